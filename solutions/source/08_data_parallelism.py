@@ -1613,3 +1613,114 @@ lockstep.claim(
     because=f"all-reduces of {between:,.0f} kB; with DDP {ddp:,.0f} kB; G is 2",
     stamp=stamp,
 )
+
+# %% [markdown] id="norm-text"
+# ## BatchNorm over all ranks
+#
+# About 10 minutes; a CPU is enough. In section 1 of the lab, BatchNorm made DDP's gradients differ from those of one
+# process, as each rank computes the mean and the variance of its own rows. `torch.nn.SyncBatchNorm` computes them over
+# all ranks, on GPUs. The cell does so by hand, with an `all_reduce` through which gradients flow: its backward is an
+# all-reduce, too.
+#
+# **Predict:** a step of DDP has one all-reduce, for its only bucket. How many does it have with this layer in the model?
+
+# %% id="norm-prediction" tags=["prediction"]
+prediction = 1 + 2 + 2  # the bucket; mean and variance; the gradients of both
+
+
+# %% id="norm"
+class NormOverRanks(torch.nn.Module):
+    def forward(self, x):
+        from torch.distributed.nn.functional import all_reduce
+
+        n = dist.get_world_size()
+        mean = all_reduce(x.mean(0)) / n
+        variance = all_reduce((x - mean).square().mean(0)) / n
+        return (x - mean) / (variance + 1e-5).sqrt()
+
+
+def normed(norm):
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    layers = torch.nn.Linear(4, 8), norm, torch.nn.Linear(8, 1)
+    model = DistributedDataParallel(torch.nn.Sequential(*layers).to(device))
+    rows = torch.randn(6 * NPROC, 4).to(device).chunk(n)[rank]
+    dist.barrier()
+    model(rows).square().mean().backward()
+    return torch.cat([w.grad.flatten().cpu() for w in model.parameters()])
+
+
+# %% id="norm-compared"
+plain = torch.nn.BatchNorm1d(8, affine=False)
+one = lockstep.torchrun(normed, plain, **on_ranks | {"nproc_per_node": 1})
+for name, norm in {"BatchNorm": plain, "over ranks": NormOverRanks()}.items():
+    job = lockstep.torchrun(normed, norm, **on_ranks)
+    off = float((job[0] - one[0]).norm() / one[0].norm())
+    print(f"{name}: off by {100 * off:.0f} %")
+names = [call.operation for call in job.calls[0]]
+print(lockstep.live(job))
+step = names[names.index("barrier") :]
+lockstep.compare(predicted=prediction, measured=step.count("all_reduce"))
+
+# %% [markdown] id="mixed-text"
+# ## Mixed precision in FSDP2
+#
+# About 10 minutes; a CPU is enough. `MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)` says in which dtype FSDP2
+# gathers weights (and computes), and in which one it reduces gradients. The shards, and the optimizer's states, stay in
+# float32.
+#
+# **Predict:** in full precision a rank sends three parts of equal size: two all-gathers and a reduce-scatter. Which part
+# of these bytes does it send with bfloat16 for weights and float32 for gradients?
+
+# %% id="mixed-prediction" tags=["prediction"]
+# your number, between 0 and 1
+prediction = (1 / 2 + 1 / 2 + 1) / 3
+
+
+# %% id="mixed"
+def mixed(param_dtype, reduce_dtype):
+    """This rank's part of the gradients of a step."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(256, 256, bias=False) for _ in range(4)]
+    model = torch.nn.Sequential(*layers).to(lockstep.device())
+    policy = MixedPrecisionPolicy(param_dtype, reduce_dtype)
+    for block in [*model, model]:
+        fully_shard(block, mp_policy=policy)
+    rows = torch.randn(64 * dist.get_world_size(), 256)
+    mine = rows.chunk(dist.get_world_size())[dist.get_rank()]
+    model(mine.to(lockstep.device())).float().square().mean().backward()
+    grads = [weight.grad.to_local().flatten() for weight in model.parameters()]
+    return torch.cat(grads).cpu()
+
+
+# %% id="mixed-compared"
+low, full = torch.bfloat16, torch.float32
+POLICIES = {
+    "float32, float32": (full, full),
+    "bfloat16, float32": (low, full),
+    "bfloat16, bfloat16": (low, low),
+}
+jobs = {}
+for name, dtypes in POLICIES.items():
+    jobs[name] = lockstep.torchrun(mixed, *dtypes, **on_ranks)
+rows, sent, right = [], {}, jobs["float32, float32"][0]
+for name, job in jobs.items():
+    sent[name] = sum(
+        (NPROC if call.operation.startswith("all_gather") else 1) * call.bytes
+        for call in job.calls[0]
+        if call.operation.startswith(("all_gather", "reduce_scatter"))
+    )
+    off = float((job[0] - right).norm() / right.norm())
+    rows.append([name, f"{sent[name] / 1e3:,.0f}", f"{100 * off:.1f} %"])
+columns = ["weights, gradients", "kB of whole tensors", "gradients off by"]
+stamp = lockstep.live(job)
+display(lockstep.table("A step of four layers", columns, rows, stamp=stamp))
+part = sent["bfloat16, float32"] / sent["float32, float32"]
+lockstep.compare(predicted=prediction, measured=part, unit="of the bytes")
+
+# %% [markdown] id="mixed-explained"
+# Most digits are lost in the products with bfloat16 weights. Reducing in bfloat16 loses few more here, with a few ranks
+# and gradients of similar size. The sum of many ranks, or of very unequal gradients, loses more: bfloat16 has 8 binary
+# digits, and 256 + 1 is 256.
