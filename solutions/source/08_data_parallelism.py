@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 08 · Data parallelism
 #
-# **Two sittings, 90 and 70 minutes · needs: CPU** (the same cells use GPUs and NCCL where there are some; times on GPUs
+# **Two sittings, 90 and 80 minutes · needs: CPU** (the same cells use GPUs and NCCL where there are some; times on GPUs
 # come from a virtual GPU where there are none)
 #
 # In data parallelism each rank works on its own part of the batch. Afterwards you can
@@ -360,7 +360,7 @@ def with_hooks():
     model = torch.nn.Sequential(*layers)
 
     def ready(weight):  # weight.grad is complete now
-        print("ready:", names[weight], "· gradient", weight.grad.flatten()[0])
+        print("ready:", names[weight], "· its shape", tuple(weight.grad.shape))
 
     for name, weight in model.named_parameters():
         names[weight] = name
@@ -446,8 +446,14 @@ def replicate(model, groups):
 # %% id="replicate-check"
 lockstep.check("replicate", replicate)
 
+# %% [markdown] id="break-text"
+# **Break.** The first sitting ends here. You have written a DDP. In the second sitting you see what it hides, break it, and
+# then keep less than the whole model on each rank.
+
 # %% [markdown] id="last-text"
-# Now on GPUs: twelve layers of 4096 × 4096 in bfloat16, 33.5 MB each. The first bucket has one layer, the others
+# ## 4 · What is hidden
+#
+# Now your DDP runs on GPUs: twelve layers of 4096 × 4096 in bfloat16, 33.5 MB each. The first bucket has one layer, the others
 # have three, four and four. The last bucket cannot be hidden: it is complete when the backward pass is over.
 #
 # **Predict:** how many µs does its all-reduce take? (α = 11.5 µs, 320 GB/s.)
@@ -458,6 +464,9 @@ prediction = 11.5 + 4 * 4096 * 4096 * 2 / 320e9 * 1e6
 
 
 # %% id="overlap"
+replicate = lockstep.carry_on("replicate")
+
+
 def in_order(weights):
     """One weight in the first bucket, from the end of the model on."""
     last_first = weights[::-1]
@@ -486,7 +495,6 @@ def step(cuda, how):
 
 
 # %% id="overlap-run"
-replicate = lockstep.carry_on("replicate", replicate)
 runs = {how: on_gpus(step, how) for how in ("after", "in hooks", "wrong order")}
 seen = runs["in hooks"]
 rows = [[how, *one.row()] for how, one in runs.items()]
@@ -508,12 +516,9 @@ lockstep.Timeline(runs["wrong order"].trace, title=title)
 # In hooks, all but the last bucket runs beside the backward pass, and a little of the last one beside the copies out of
 # the other buckets. In the wrong order the first bucket is the one that is complete last. All others wait for it, and
 # only copies hide anything. That is why DDP records the order.
-#
-# **Break.** The first sitting ends here. You have written a DDP, and know what PyTorch's calls. In the second sitting
-# you break it, and then keep less than the whole model on each rank.
 
 # %% [markdown] id="accumulate-text"
-# ## 4 · Steps that differ
+# ## 5 · Steps that differ
 #
 # If a batch is too large for the memory, its gradients are added up over several **microbatches** before the optimizer
 # steps. DDP communicates in *each* backward pass. Inside `with model.no_sync():` it does not; the gradients add up on
@@ -614,7 +619,7 @@ job = lockstep.torchrun(with_a_branch, **options)
 # read a result or synchronize.
 
 # %% [markdown] id="weighs-text"
-# ## 5 · What a parameter weighs
+# ## 6 · What a parameter weighs
 #
 # DDP keeps everything on each rank. With mixed precision and Adam that is, for each parameter: a weight and a gradient
 # in bfloat16, for the products; and in float32 a *master* weight, so that small updates are not lost, and the two
@@ -695,7 +700,7 @@ lockstep.chart(
 )
 
 # %% [markdown] id="shard-text"
-# ## 6 · Sharding by hand
+# ## 7 · Sharding by hand
 #
 # In stage 3 a rank has only a part of a layer's weight, its **shard**:
 #
@@ -879,10 +884,10 @@ rows, model_kB = [], 8 * 256 * 256 * 4 / 1000
 for way, calls in calls_of.items():
     short = ["G" if c.operation[0] == "a" else "S" for c in calls]
     sent = f"{kilobytes_sent(calls, NPROC):,.0f}"
-    peak = f"{job[0][way] / 1000:,.0f}"
+    peak = f"{job[0][way] / 1e6:.1f}"
     rows.append([way, "".join(short), sent, peak])
 columns = ["gathered", "calls (G: all-gather, S: reduce-scatter)"]
-columns += ["kB sent a rank", "kB alive at most"]
+columns += ["kB sent a rank", "MB alive at most"]
 title = f"fully_shard: a step of a model of {model_kB:,.0f} kB"
 lockstep.table(title, columns, rows, stamp=lockstep.live(job))
 
@@ -1133,7 +1138,7 @@ loss = {hook: job[0] for hook, job in jobs.items()}
 rows = []
 for hook, job in jobs.items():
     kB = sum(c.bytes for c in job.calls[0]) / 150e3
-    rows.append([hook, f"{loss[hook]:.4f}", f"{kB:.1f}"])
+    rows.append([hook, f"{loss[hook]:.2f}", f"{kB:.1f}"])
 stamp = lockstep.live(jobs["none"])
 columns = ["hook", "loss at the end", "kB given to calls, each step"]
 display(lockstep.table("150 steps of SGD", columns, rows, stamp=stamp))
@@ -1307,7 +1312,7 @@ lockstep.claim(
 # %% [markdown] id="switches-text"
 # ## A branch that not every rank uses
 #
-# About 5 minutes; a CPU is enough. In section 4 of the lab, rank 1 did not use a branch of the model, and DDP hung.
+# About 5 minutes; a CPU is enough. In section 5 of the lab, rank 1 did not use a branch of the model, and DDP hung.
 #
 # ### Claim: "find_unused_parameters=True lets DDP train such a model"
 #
@@ -1556,7 +1561,7 @@ ok = [loss[every] <= 1.5 for every in (8, 40)]
 said = []
 for n, job in jobs.items():
     kB = sum(call.bytes for call in job.calls[0]) / 1e3
-    said.append(f"every {n} steps: {kB:,.0f} kB, {loss[n]:.2f} times the loss")
+    said.append(f"every {n} steps: {kB:,.0f} kB, {loss[n]:.1f} times the loss")
 lockstep.claim(
     "Local SGD learns as well with far less communication.",
     guess=guess,
