@@ -45,7 +45,8 @@ def in_buckets(layers: torch.nn.Sequential) -> list[list[torch.nn.Parameter]]:
 
 def replicate(groups: list[list[torch.nn.Parameter]]) -> Callable[[], None]:
     """Reduce each bucket in hooks as soon as it and all before it are complete, as lab 08 does."""
-    missing, started = [len(group) for group in groups], []
+    missing = [len(group) for group in groups]
+    started: list[tuple[torch.Tensor, Any]] = []
     bucket_of = {weight: at for at, group in enumerate(groups) for weight in group}
 
     def ready(weight: torch.nn.Parameter) -> None:
@@ -85,7 +86,12 @@ def ddp(kind: str, **how: Any) -> Step:
 def by_hand(kind: str, groups: Callable[[torch.nn.Sequential], Any]) -> Step:
     model = model_of(kind)
     finish = replicate(groups(model))
-    return lambda: (backward(model, kind), finish())
+
+    def step() -> None:
+        backward(model, kind)
+        finish()
+
+    return step
 
 
 def plain(kind: str, reduced: bool) -> Step:
@@ -113,9 +119,9 @@ def sharded(kind: str, *, blocks: bool = True, keep: bool = False, ahead: int = 
 
 def backward(model: torch.nn.Module, kind: str) -> None:
     """A step without the optimizer."""
-    shape = {"device": kind, "dtype": torch.bfloat16 if kind == "cuda" else torch.float32}
+    dtype = torch.bfloat16 if kind == "cuda" else torch.float32
     model.zero_grad()
-    model(torch.ones(WIDTH[kind], WIDTH[kind], **shape)).square().mean().backward()
+    model(torch.ones(WIDTH[kind], WIDTH[kind], device=kind, dtype=dtype)).square().mean().backward()
 
 
 def ways() -> dict[str, Callable[[str], Step]]:

@@ -780,9 +780,9 @@ replicate = lockstep.carry_on("replicate")
 def trained(sharded):
     torch.manual_seed(0)
     rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
-    sizes = (400, 250), (200, 400), (600, 200)
+    sizes = (240, 650), (240, 240), (360, 240)
     weights = [(torch.randn(a, b) / b**0.5).to(device) for a, b in sizes]
-    rows = torch.randn(8 * n, 250).to(device).chunk(n)[rank]
+    rows = torch.randn(8 * n, 650).to(device).chunk(n)[rank]
     model = torch.nn.ParameterList(
         one.chunk(n)[rank].clone() if sharded else one for one in weights
     )
@@ -854,16 +854,16 @@ def sharded_by_torch(ways):
 
     peaks, device = {}, lockstep.device()
     for way in ways:
-        layers = [torch.nn.Linear(256, 256, bias=False) for _ in range(8)]
+        layers = [torch.nn.Linear(240, 240, bias=False) for _ in range(8)]
         model = torch.nn.Sequential(*layers).to(device)
         keep = {"reshard_after_forward": way != "gathered until its backward"}
         for block in model if way != "one root" else ():
             fully_shard(block, **keep)
         fully_shard(model, **keep)
         tracker = FSDPMemTracker(model)
-        tracker.track_inputs((torch.ones(4, 256, device=device),))
+        tracker.track_inputs((torch.ones(4, 240, device=device),))
         with tracker:
-            model(torch.ones(4, 256, device=device)).sum().backward()
+            model(torch.ones(4, 240, device=device)).sum().backward()
         peaks[way] = tracker.get_tracker_snapshot("peak")[device]["Total"]
         dist.barrier()
     return peaks
@@ -880,7 +880,7 @@ for call in job.calls[0]:
         way = next(now, None)
     elif call.operation.startswith(("all_gather", "reduce_scatter")):
         calls_of[way].append(call)
-rows, model_kB = [], 8 * 256 * 256 * 4 / 1000
+rows, model_kB = [], 8 * 240 * 240 * 4 / 1000
 for way, calls in calls_of.items():
     short = ["G" if c.operation[0] == "a" else "S" for c in calls]
     sent = f"{kilobytes_sent(calls, NPROC):,.0f}"
@@ -989,7 +989,7 @@ lockstep.progress("08")
 # %% [markdown] id="compression-text"
 # ## Compression
 #
-# About 45 minutes; a CPU is enough. An exercise: Top-K with error feedback, as a hook of DDP.
+# About 50 minutes; a CPU is enough. An exercise: Top-K with error feedback, as a hook of DDP.
 #
 # Most numbers of a gradient are small. **Top-K** sends only the largest, say one in a hundred, as values and their
 # places. What it leaves out is not lost if the rank keeps it and adds it to the next step's gradient: this is the
@@ -1189,7 +1189,7 @@ lockstep.compare(predicted=prediction, computed=saved(25e9), unit="µs")
 # %% [markdown] id="order-text"
 # ## The order of the buckets
 #
-# About 5 minutes; a CPU is enough.
+# About 10 minutes; a CPU is enough.
 #
 # ### Claim: "DDP reduces gradients in the reverse order of model.parameters()"
 #
@@ -1312,7 +1312,7 @@ lockstep.claim(
 # %% [markdown] id="switches-text"
 # ## A branch that not every rank uses
 #
-# About 5 minutes; a CPU is enough. In section 5 of the lab, rank 1 did not use a branch of the model, and DDP hung.
+# About 10 minutes; a CPU is enough. In section 5 of the lab, rank 1 did not use a branch of the model, and DDP hung.
 #
 # ### Claim: "find_unused_parameters=True lets DDP train such a model"
 #
@@ -1437,7 +1437,7 @@ lockstep.claim(
 # ### Claim: "each rank keeps one part in N of the optimizer's states"
 #
 # So says its [documentation](https://docs.pytorch.org/docs/stable/distributed.optim.html), "approximately".
-# **Guess** for two models: eight equal layers, and an embedding in front of them that is 16 times as large as a layer.
+# **Guess** for two models: 24 equal layers, and an embedding in front of them that is 32 times as large as a layer.
 # (Approximately is taken as at most a tenth more, on every rank.)
 
 # %% id="one-guess" tags=["guess"]
@@ -1460,8 +1460,8 @@ def bytes_of_states(sizes):
 
 
 # %% id="one-claim"
-layers = [1000] * 8
-models = {"equal layers": layers, "a large embedding": [16_000, *layers]}
+layers = [1000] * 24
+models = {"equal layers": layers, "a large embedding": [32_000, *layers]}
 share = {}
 for name, sizes in models.items():
     job = lockstep.torchrun(bytes_of_states, sizes, **on_ranks)
@@ -1496,12 +1496,13 @@ prediction = 1 / NPROC  # the others send zeros, and the sum is divided by all
 # %% id="join"
 def with_join():
     """The gradient after each batch."""
-    model = torch.nn.Linear(1, 1, bias=False).to(lockstep.device())
+    shape = {"device": lockstep.device(), "dtype": torch.float64}
+    model = torch.nn.Linear(1, 1, bias=False, **shape)
     model, found = DistributedDataParallel(model), []
     with model.join():
         for _ in range(3 if dist.get_rank() == 0 else 2):
             model.zero_grad()
-            model(torch.ones(1, 1, device=lockstep.device())).sum().backward()
+            model(torch.ones(1, 1, **shape)).sum().backward()
             found.append(model.module.weight.grad.item())
     return found
 
@@ -1688,12 +1689,12 @@ def mixed(param_dtype, reduce_dtype):
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     torch.manual_seed(0)
-    layers = [torch.nn.Linear(256, 256, bias=False) for _ in range(4)]
+    layers = [torch.nn.Linear(240, 240, bias=False) for _ in range(4)]
     model = torch.nn.Sequential(*layers).to(lockstep.device())
     policy = MixedPrecisionPolicy(param_dtype, reduce_dtype)
     for block in [*model, model]:
         fully_shard(block, mp_policy=policy)
-    rows = torch.randn(64 * dist.get_world_size(), 256)
+    rows = torch.randn(64 * dist.get_world_size(), 240)
     mine = rows.chunk(dist.get_world_size())[dist.get_rank()]
     model(mine.to(lockstep.device())).float().square().mean().backward()
     grads = [weight.grad.to_local().flatten() for weight in model.parameters()]

@@ -23,9 +23,9 @@ def average_gradients(model, rows):
     count = grads[0].new_tensor([float(rows)])
     flat = torch.cat([*(rows * one.flatten() for one in grads), count])
     dist.all_reduce(flat)
-    *pieces, count = flat.split([*(w.numel() for w in weights), 1])
-    for weight, piece in zip(weights, pieces, strict=True):
-        weight.grad = (piece / count).view_as(weight)
+    pieces = flat.split([w.numel() for w in weights] + [1])
+    for weight, piece in zip(weights, pieces, strict=False):
+        weight.grad = (piece / flat[-1]).view_as(weight)
 
 
 # %% average_gradients: stays-none-where-nobody
@@ -81,7 +81,7 @@ def average_gradients(model, rows):
 
 # %% average_gradients: objects
 def average_gradients(model, rows):
-    every = [None] * dist.get_world_size()
+    every: list = [None] * dist.get_world_size()
     dist.all_gather_object(every, (rows, [w.grad for w in model.parameters()]))
     total = sum(count for count, _ in every)
     for at, weight in enumerate(model.parameters()):
@@ -161,7 +161,8 @@ def buckets(sizes, cap, first_cap):
 
 # %% buckets: tuples
 def buckets(sizes, cap, first_cap):
-    found, bucket = (), ()
+    found: tuple = ()
+    bucket: tuple = ()
     for number in sorted(range(len(sizes)), reverse=True):
         bucket += (number,)
         if sum(map(sizes.__getitem__, bucket)) >= (cap, first_cap)[not found]:

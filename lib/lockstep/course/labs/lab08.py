@@ -47,7 +47,7 @@ def _averaged(answer: Any, rows: Tensor, branch: bool) -> list[Any]:
     import torch
 
     x = make(rows)
-    model = torch.nn.Module()
+    model: Any = torch.nn.Module()
     for name in ("first", "tied", "branch", "nobody", "frozen"):
         setattr(model, name, torch.nn.Parameter(x.new_ones(x.shape[1])))
     model.also_tied = model.tied
@@ -352,7 +352,7 @@ def _compressed(answer: Any, share: float, steps: Any) -> Noted:
     for numbers in steps:
         model.zero_grad()
         model(numbers).backward()
-        ends.append([one.grad.clone() for one in weights])
+        ends.append([None if one.grad is None else one.grad.clone() for one in weights])
     return Noted(ends, {"changed": any(changed), "most": most})
 
 
@@ -380,7 +380,7 @@ def _sent(steps: Any, lengths: list[int], share: float) -> Iterator[Any]:
     for number in range(steps.shape[1]):
         now = steps[:, number] + kept
         total = np.zeros_like(now[0])
-        ends = np.cumsum(lengths)[:-1] if number else []
+        ends: Any = np.cumsum(lengths)[:-1] if number else []
         for mine in now:
             for bucket in np.split(np.arange(len(mine)), ends):
                 largest = bucket[np.argsort(-abs(mine[bucket]))]
