@@ -1,6 +1,7 @@
 """Wrong answers to the exercises of lab 04, each under the mistake that its check has to name."""
 
 import time
+from itertools import pairwise
 
 import lockstep
 import torch
@@ -100,16 +101,14 @@ def timed(cuda, work, repeats):
 
 # %% timed: one-call
 def timed(cuda, work, repeats):
-    def one():
-        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        work()
-        last.record()
-        last.synchronize()
-        return first.elapsed_time(last)
-
     work()
-    return min(one() for _ in range(repeats))
+    marks = [cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    for mark in marks[:-1]:
+        mark.record()
+        work()
+    marks[-1].record()
+    cuda.synchronize()
+    return min(one.elapsed_time(other) for one, other in pairwise(marks))
 
 
 # %% timed: waits-each-turn
@@ -123,6 +122,21 @@ def timed(cuda, work, repeats):
     last.record()
     last.synchronize()
     return first.elapsed_time(last) / repeats
+
+
+# %% timed: waits-each-turn
+def timed(cuda, work, repeats):
+    work()
+    total = 0
+    for _ in range(repeats):
+        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        work()
+        last.record()
+        while not last.query():
+            pass
+        total += first.elapsed_time(last)
+    return total / repeats
 
 
 # %% timed: few-calls
@@ -166,7 +180,7 @@ def timed(cuda, work, repeats):
         work()
 
 
-# %% timed: value
+# %% timed: nothing-between
 def timed(cuda, work, repeats):
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     first.record()
@@ -174,6 +188,55 @@ def timed(cuda, work, repeats):
     work()
     cuda.synchronize()
     return first.elapsed_time(last)
+
+
+# %% timed: calls-left-out
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for number in range(repeats):
+        if number == repeats - 1:
+            last.record()
+        work()
+    cuda.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
+# %% timed: calls-left-out
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    for number in range(repeats):
+        if number == 1:
+            first.record()
+        work()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / (repeats - 1)
+
+
+# %% timed: rounded
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    last.synchronize()
+    return round(first.elapsed_time(last) / repeats, 2)
+
+
+# %% timed: otherwise
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(10):
+        work()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / 10
 
 
 # %% ordered: no-wait-before-left
@@ -362,6 +425,21 @@ def ordered(cuda, x, left, right):
     x.mul_(10)
 
 
+# %% ordered: torch-cuda
+def ordered(cuda, x, left, right):
+    now = torch.cuda.current_stream()
+    x.mul_(10)
+    for stream in (left, right):
+        stream.wait_stream(now)
+    with torch.cuda.stream(left):
+        a = x * 2
+    with torch.cuda.stream(right):
+        b = x + 3
+    for stream in (left, right):
+        now.wait_stream(stream)
+    return a + b
+
+
 # %% collective_on_side: never-launched
 def collective_on_side(cuda, side, collective, x):
     def wait():
@@ -476,7 +554,7 @@ def collective_on_side(cuda, side, collective, x):
     return lambda: done.wait(cuda.current_stream())
 
 
-# %% collective_on_side: value
+# %% collective_on_side: into-a-copy
 def collective_on_side(cuda, side, collective, x):
     y = x.clone()
     side.wait_stream(cuda.current_stream())
@@ -487,6 +565,28 @@ def collective_on_side(cuda, side, collective, x):
     def wait():
         done.wait(cuda.current_stream())
         return y  # which keeps it
+
+    return wait
+
+
+# %% collective_on_side: torch-cuda
+def collective_on_side(cuda, side, collective, x):
+    with torch.cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+    return done.wait
+
+
+# %% collective_on_side: waits-once
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+        pending = [side.record_event()]
+
+    def wait():
+        if pending:
+            pending.pop().wait()
 
     return wait
 
@@ -868,3 +968,20 @@ def prefetch(cuda, batches, step, side):
         results.append(step(buffers[at % 2]))
         free[at] = cuda.current_stream().record_event()
     return results
+
+
+# %% prefetch: torch-cuda
+def prefetch(cuda, batches, step, side):
+    results = []
+    for batch in batches:
+        with torch.cuda.stream(side):
+            here = batch.to("cuda", non_blocking=True)
+        torch.cuda.current_stream().wait_stream(side)
+        results.append(step(here))
+    return results
+
+
+# %% prefetch: steps-elsewhere
+def prefetch(cuda, batches, step, side):
+    with cuda.stream(side):
+        return [step(batch.to("cuda", non_blocking=True)) for batch in batches]

@@ -1,6 +1,6 @@
 """Wrong answers to the exercises of lab 05, each under the mistake that its check has to name."""
 
-import itertools
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -71,7 +71,7 @@ def traffic(operations, kept, size):
 def traffic(operations, kept, size):
     each = 0
     for inputs, _ in operations:
-        each += 2 + sum(one != other for one, other in itertools.pairwise(inputs))
+        each += 2 + sum(one != other for one, other in pairwise(inputs))
     made = {output for _, output in operations}
     read = {name for inputs, _ in operations for name in inputs} - made
     return each * size, (len(read) + len(kept)) * size
@@ -177,9 +177,32 @@ def adjust(x):
     return chosen + (x > 0).sum()
 
 
+# %% adjust: left-out
+@torch.compiler.disable
+def positives(x):
+    return (x > 0).sum()
+
+
+def adjust(x):
+    count = positives(x)
+    return torch.where(x.sum() > 0, x / 2, x * 4) + count
+
+
+# %% adjust: left-out
+def adjust(x):
+    result = torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum()
+    print("done")
+    return result
+
+
 # %% adjust: one-branch
 def adjust(x):
     return x / 2 + (x > 0).sum()
+
+
+# %% adjust: one-branch
+def adjust(x):
+    return x * 4 + (x > 0).sum()
 
 
 # %% adjust: no-count
@@ -307,7 +330,7 @@ class Warmup(torch.nn.Module):
         return x * min(self.calls, 8) / 8
 
 
-# %% Warmup: no-module
+# %% Warmup: type
 def Warmup():
     return None
 
@@ -369,7 +392,7 @@ def by_block(model, backend):
     return model
 
 
-# %% by_block: no-model
+# %% by_block: type
 def by_block(model, backend):
     for block in model:
         block.compile(backend=backend)
@@ -387,6 +410,18 @@ class _Module(torch.nn.Module):
     def __init__(self, function):
         super().__init__()
         self.forward = function
+
+
+# %% by_block: same-block
+def by_block(model, backend):
+    first = torch.compile(model[0], backend=backend)
+
+    def run(x):
+        for _ in model:
+            x = first(x)
+        return x
+
+    return run
 
 
 # %% by_block: several-graphs
@@ -438,6 +473,16 @@ def beside(x, a, b, group):
     product = a @ b
     work.wait()
     return total + product
+
+
+# %% beside: breaks
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = a @ b
+    total = ops.wait_tensor(started) + product
+    print("the sum is there:", total.shape)
+    return total
 
 
 # %% beside: product-summed
@@ -600,6 +645,18 @@ def by_block(model, backend):
     for block in model.eval():
         block.compile(backend=backend)
     return model
+
+
+# %% by_block: other-gradients
+def by_block(model, backend):
+    blocks = [torch.compile(block, backend=backend) for block in model]
+
+    def run(x):
+        for block in blocks:
+            x = block(x.detach().requires_grad_())
+        return x
+
+    return run
 
 
 # %% beside: whole-world

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from ... import virtual
@@ -22,8 +23,10 @@ from ..judging.values import make
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
 _ASKS = ("cudaEventQuery", "cudaStreamQuery")
 _ASKS_TO_WAIT = 10  # so often nobody asks who goes on whatever the answer is
-# What torch.cuda says without a GPU: PyTorch built for the CPU, twice, and for CUDA.
-_NO_GPU = re.compile("dummy base class|not compiled with CUDA|no NVIDIA driver")
+# What PyTorch says without a GPU: built for the CPU, and for CUDA.
+_NO_GPU = re.compile(
+    "dummy base class|not compiled with CUDA|requires CUDA|not linked with|no NVIDIA driver"
+)
 _NEAR = 0.05  # of a time, in which an answer may be wrong
 _HIDDEN = 0.8  # of the copies' time, at least
 _BATCH = 4096  # elements of a batch, float32
@@ -76,6 +79,11 @@ def _raced(
     return sign
 
 
+def torch_cuda(run: Run, rank: int) -> bool:
+    """Whether the answer asked PyTorch for a GPU, and not `cuda`."""
+    return any(_NO_GPU.search(one.message) for one in run.job.failures)
+
+
 def _host_waits(run: Run, rank: int) -> Any:
     waits = run.noted[rank]["waits"]
     return bool(waits) and {"call": waits[0]}
@@ -115,8 +123,13 @@ def _timed(
         names = [one.name for one in virtual.trace()]
     number = isinstance(got, int | float)
     end = each if number and abs(got / each - 1) <= _NEAR else float(got) if number else got
-    waits = sum(name in _WAITS for name in names)
-    noted = {"calls": calls, "records": names.count("cudaEventRecord"), "waits": waits}
+    launches = [at for at, name in enumerate(names) if name == "cudaLaunchKernel"]
+    between = [names[a:b] for a, b in pairwise(launches[-repeats:])]
+    noted = {
+        "calls": calls,
+        "records": names.count("cudaEventRecord"),
+        "waits": sum(any(one in (*_WAITS, *_ASKS) for one in some) for some in between),
+    }
     return Noted(end, noted)
 
 
@@ -141,40 +154,43 @@ def timed(draw: random.Random) -> Iterator[Trial]:
         )
 
 
-def _times(factor: float | Callable[[Trial], float]) -> Callable[[Run, int], Any]:
-    """Whether what came out is nearly so many times what is right."""
+def _times(
+    factor: float | Callable[[Trial], float], near: float = 2 * _NEAR
+) -> Callable[[Run, int], Any]:
+    """Whether what came out is nearly so many times what is right; 0: next to nothing of it."""
 
     def sign(run: Run, rank: int) -> Any:
         times = factor(run.trial) if callable(factor) else factor
-        got, right = run.got(rank), run.right(rank) * times
-        return type(got) is float and abs(got / right - 1) <= 2 * _NEAR
+        got, right = run.got(rank), run.right(rank)
+        return type(got) is float and abs(got - right * times) <= near * right * (abs(times) or 1)
 
     return sign
 
 
+def _always(run: Run, rank: int) -> Any:
+    return run.noted[rank]
+
+
 timed.shows("host-clock", lambda run, rank: run.noted[rank]["records"] < 2)
+timed.shows("seconds", _times(1e-3))
+timed.shows("nothing-between", _times(0))
+timed.shows("waits-each-turn", lambda run, rank: run.noted[rank]["waits"] and run.noted[rank])
 timed.shows("counts-warm-up", _times(lambda t: (7 + t.repeats) / t.repeats))
 timed.shows("not-divided", _times(lambda t: t.repeats))
-timed.shows("divided-by-one-more", _times(lambda t: t.repeats / (t.repeats + 1)))
-timed.shows("seconds", _times(1e-3))
+timed.shows("divided-by-one-more", _times(lambda t: t.repeats / (t.repeats + 1), _NEAR / 2))
 timed.shows("microseconds", _times(1e3))
 timed.shows("reversed", _times(-1))
 timed.shows(
     "one-call", lambda run, rank: _times(min(_VARIES))(run, rank) or _times(max(_VARIES))(run, rank)
 )
+timed.shows("otherwise", _always)
 timed.fails(
     "not-reached",
     lambda run, rank: any("must be completed" in one.message for one in run.job.failures),
 )
-timed.fails(
-    "torch-cuda",
-    lambda run, rank: any(_NO_GPU.search(one.message) for one in run.job.failures),
-)
+timed.fails("torch-cuda", torch_cuda)
 timed.demands("no-events", lambda run, rank: run.noted[rank]["records"] < 2)
-timed.demands(
-    "waits-each-turn",
-    lambda run, rank: 1 < run.trial.repeats <= run.noted[rank]["waits"] and run.noted[rank],
-)
+timed.demands("waits-each-turn", lambda run, rank: run.noted[rank]["waits"] and run.noted[rank])
 timed.demands(
     "few-calls", lambda run, rank: run.noted[rank]["calls"] <= run.trial.repeats and run.noted[rank]
 )
@@ -257,6 +273,7 @@ ordered.shows("no-wait-before-left", _raced(second="`left`"))
 ordered.shows("no-wait-before-right", _raced(second="`right`"))
 ordered.shows("no-wait-after-left", _raced(first="`left`"))
 ordered.shows("no-wait-after-right", _raced(first="`right`"))
+ordered.fails("torch-cuda", torch_cuda)
 ordered.demands("race", _raced())
 ordered.demands("host-waits", _host_waits)
 ordered.demands("stream-not-used", _idle_stream)
@@ -347,6 +364,8 @@ collective_on_side.shows("launched-late", lambda run, rank: not run.noted[rank][
 collective_on_side.shows("given-back", _raced(kind="given back"))
 collective_on_side.shows("no-event-before", _raced(second="`side`"))
 collective_on_side.shows("no-event-after", _raced(first="`side`"))
+collective_on_side.fails("torch-cuda", torch_cuda)
+collective_on_side.demands("waits-once", _raced(first="`side`", said=("exp on",)))
 collective_on_side.demands("race", _raced())
 collective_on_side.demands("not-called", lambda run, rank: not run.noted[rank]["launched"])
 collective_on_side.demands("launched-late", lambda run, rank: not run.noted[rank]["at_once"])
@@ -514,6 +533,7 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
         "held": len(places),
         "converted": sorted(kinds - {dtype}),
         "copies": len(all_copies),
+        "elsewhere": any(one.name == "sum" and one.stream != current.number for one in ran),
         "hidden": _overlap(copies, steps) / long if long else 0.0,
         "busy": (end - begin) * 1e9 > sum(one.duration for one in all_copies) / 2,
     }
@@ -558,9 +578,11 @@ prefetch.demands(
         bool(run.noted[rank]["converted"]) and {"dtype": run.noted[rank]["converted"][0]}
     ),
 )
+prefetch.fails("torch-cuda", torch_cuda)
 prefetch.demands("race", _raced())
 prefetch.demands("host-waits", _host_waits)
 prefetch.demands("pageable", lambda run, rank: run.noted[rank]["busy"])
 prefetch.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
+prefetch.demands("steps-elsewhere", lambda run, rank: run.noted[rank]["elsewhere"])
 prefetch.demands("not-hidden", _shown)
 prefetch.demands("too-much-memory", _too_much)

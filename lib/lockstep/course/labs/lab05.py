@@ -6,7 +6,7 @@ so a trial takes moments and needs no compiler.
 
 from __future__ import annotations
 
-import functools
+import copy
 import itertools
 import math
 import operator
@@ -14,10 +14,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..judging import Run, Tensor, Trial, judged, takes
-from ..judging.values import make
+from ..judging import Noted, Run, Tensor, Trial, judged, takes
+from ..judging.values import make, see
 
-Sign = Callable[[Run, int], bool]
+Sign = Callable[[Run, int], Any]
 _PATIENCE = 60.0  # seconds: the first compilation of a process loads much
 
 
@@ -59,17 +59,9 @@ class Graphs:
         return [sum(node.op.startswith("call") for node in graph.nodes) for graph in self.graphs]
 
 
-def _right(run: Run, rank: int, *names: str) -> bool:
-    """Whether these parts of what a rank ended up with are right."""
-    got, right = run.got(rank), run.right(rank)
-    return all(got.get(name) == right[name] for name in names)
-
-
-def _has(name: str, test: Callable[[Any, Any], bool]) -> Sign:
-    """The values are right, and of another part `test(got, right)` holds."""
-    return lambda run, rank: (
-        _right(run, rank, "values") and test(run.got(rank)[name], run.right(rank)[name])
-    )
+def _noted(name: str, test: Callable[[Any, Run], bool]) -> Sign:
+    """Whether `test(noted, run)` holds of what was noted; the sentence may use all that was."""
+    return lambda run, rank: test(run.noted[rank][name], run) and run.noted[rank]
 
 
 # ── traffic ──────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +111,7 @@ def _traffic(operations: Sequence[Operation], kept: Sequence[str], size: int) ->
 # ── adjust ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _captured(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
+def _captured(answer: Any, batches: Sequence[Tensor]) -> Noted:
     import torch
 
     graphs = Graphs.fresh()
@@ -128,12 +120,7 @@ def _captured(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
     for x in batches:
         values.append(answer(make(x)))
         counts.append(len(graphs.graphs))
-    return {
-        "values": values,
-        "first": counts[0],
-        "graphs": counts[-1],
-        "breaks": graphs.breaks,
-    }
+    return Noted(values, {"first": counts[0], "graphs": counts[-1], "breaks": graphs.breaks})
 
 
 @judged("adjust", lab="05", play=_captured, silent=True)
@@ -148,15 +135,18 @@ def adjust(draw: random.Random) -> Iterator[Trial]:
         batches.append([-abs(number) for number in batches[0]])
         if length > 255:  # a byte does not hold the count
             batches.append([abs(number) + 1 for number in batches[0]])
-        values = [Tensor.of(_adjusted(batch), dtype, shape) for batch in batches]
         yield Trial(
             1,
             given=[([Tensor.of(batch, dtype, shape) for batch in batches],)],
-            right=[{"values": values, "first": 1, "graphs": 1, "breaks": 0}],
+            right=[[Tensor.of(_adjusted(batch), dtype, shape) for batch in batches]],
             patience=_PATIENCE,
-            facts={"batches": batches, "dtype": dtype, "shape": shape},
             like=f"{length} numbers" + (f" of shape {list(shape)}" if shape else ""),
         )
+
+
+def _adjusted(batch: list[float]) -> list[float]:
+    factor = 0.5 if sum(batch) > 0 else 4
+    return [one * factor + sum(other > 0 for other in batch) for one in batch]
 
 
 def _quarters(draw: random.Random, length: int, sign: int) -> list[float]:
@@ -171,61 +161,10 @@ def _sign(number: float) -> int:
     return (number > 0) - (number < 0)
 
 
-Batch = Sequence[float]
-
-
-def _is_positive(batch: Batch, _: float) -> bool:
-    return sum(batch) > 0
-
-
-def _positive(batch: Batch, _: float) -> int:
-    return sum(one > 0 for one in batch)
-
-
-def _adjusted(
-    batch: Batch,
-    halves: Callable[[Batch, float], bool] = _is_positive,
-    plus: Callable[[Batch, float], float] = _positive,
-) -> list[float]:
-    """`halves` and `plus` say of a number of the batch whether it is halved, what is added."""
-    return [one * (0.5 if halves(batch, one) else 4) + plus(batch, one) for one in batch]
-
-
-def _made_by(*ways: Callable[[Batch], list[float]]) -> Sign:
-    """All results are those of one of these ways."""
-    return lambda run, rank: any(
-        run.got(rank)["values"]
-        == [Tensor.of(way(batch), run.trial.dtype, run.trial.shape) for batch in run.trial.batches]
-        for way in ways
-    )
-
-
-def _chosen_by(*halves: Callable[[Batch, float], bool]) -> Sign:
-    return _made_by(*(functools.partial(_adjusted, halves=one) for one in halves))
-
-
-def _counting(plus: Callable[[Batch, float], float]) -> Sign:
-    return _made_by(functools.partial(_adjusted, plus=plus))
-
-
-adjust.shows("one-branch", _chosen_by(lambda batch, _: True, lambda batch, _: False))
-adjust.shows("other-branch", _chosen_by(lambda batch, _: sum(batch) <= 0))
-adjust.shows("zero-sum", _chosen_by(lambda batch, _: sum(batch) >= 0))
-adjust.shows("place-by-place", _chosen_by(lambda _, number: number > 0))
-adjust.shows("no-count", _counting(lambda batch, _: 0))
-adjust.shows("zero-counted", _counting(lambda batch, _: sum(one >= 0 for one in batch)))
-adjust.shows("counted-by-itself", _counting(lambda _, number: number > 0))
-adjust.shows("sum-for-count", _counting(lambda batch, _: sum(one for one in batch if one > 0)))
-adjust.shows("nothing-captured", _has("graphs", lambda got, right: got == 0))
-adjust.shows(
-    "breaks",
-    lambda run, rank: (
-        _right(run, rank, "values")
-        and run.got(rank)["breaks"] > 0
-        and {name: run.got(rank)[name] for name in ("first", "graphs", "breaks")}
-    ),
-)
-adjust.shows("recompiles", _has("graphs", lambda got, right: got > right))
+adjust.demands("nothing-captured", _noted("graphs", lambda count, _: count == 0))
+adjust.demands("breaks", _noted("first", lambda count, _: count > 1))
+adjust.demands("left-out", _noted("breaks", lambda count, _: count > 0))
+adjust.demands("recompiles", _noted("graphs", lambda count, _: count > 1))
 
 
 # ── Warmup ───────────────────────────────────────────────────────────────────────────────────
@@ -233,102 +172,51 @@ adjust.shows("recompiles", _has("graphs", lambda got, right: got > right))
 _CALLS, _FULL, _ENOUGH = 260, 8, 4  # a byte does not hold the number of calls
 
 
-def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> dict[str, Any]:
+def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> Noted:
     """Play two modules: one gets all batches but the last, the other one gets that."""
     import torch
 
     graphs = Graphs.fresh()
-    values: list[Any] = []
     modules = [answer(), answer()]
+    if not all(takes(one, batches[0]) for one in modules):
+        return Noted(None, {})
     if isinstance(modules[1], torch.nn.Module):  # a call is a call, whatever the mode
         modules[1].eval()
-    ways = [torch.compile(one, backend=graphs) for one in modules if takes(one, batches[0])]
-    if len(ways) == len(modules):
-        with torch.no_grad():
-            values = [ways[0](make(x)) for x in batches[:-1]]
-            values.append(ways[1](make(batches[-1])))
-    made = len(graphs.graphs)
-    return {"values": values, "captured": made > 0, "storm": made if made > _ENOUGH else 0}
+    ways = [torch.compile(one, backend=graphs) for one in modules]
+    with torch.no_grad():
+        values = [ways[0](make(x)) for x in batches[:-1]]
+        values.append(ways[1](make(batches[-1])))
+    return Noted(values, {"graphs": len(graphs.graphs), "calls": len(batches)})
 
 
-@judged("Warmup", lab="05", play=_warmed_up, silent=True)
+@judged("Warmup", lab="05", play=_warmed_up, silent=True, called="the calls' results")
 def warmup(draw: random.Random) -> Iterator[Trial]:
     """`Warmup()`: a module whose call number n returns x · min(n, 8) / 8, in few graphs."""
     for row, dtype in ((draw.randint(2, 4), "float32"), (3, "float64")):
-        rows = [draw.randint(2, 9) for _ in range(_CALLS + 1)]
-        numbers = [[draw.randint(1, 99) / 2 for _ in range(n * row)] for n in rows]
-        shapes = [(n, row) for n in rows]
-
-        def scaled(
-            weights: Callable[[int], float],
-            *,
-            numbers: list[list[float]] = numbers,
-            shapes: list[tuple[int, int]] = shapes,
-            dtype: str = dtype,
-        ) -> list[Tensor]:
-            """Return all results, each by the weight of its number."""
-            order = [*range(1, _CALLS + 1), 1]
-            return [
-                Tensor.of([weights(n) * x for x in one], dtype, shape)
-                for n, one, shape in zip(order, numbers, shapes, strict=True)
-            ]
-
+        given, right = [], []
+        for number in (*range(1, _CALLS + 1), 1):
+            shape = (draw.randint(2, 9), row)
+            x = [draw.randint(1, 99) / 2 for _ in range(shape[0] * row)]
+            given.append(Tensor.of(x, dtype, shape))
+            weight = min(number, _FULL) / _FULL
+            right.append(Tensor.of([weight * one for one in x], dtype, shape))
         yield Trial(
             1,
-            given=[
-                (
-                    [
-                        Tensor.of(one, dtype, shape)
-                        for one, shape in zip(numbers, shapes, strict=True)
-                    ],
-                )
-            ],
-            right=[
-                {"values": scaled(_weight), "captured": True, "storm": 0},
-            ],
+            given=[(given,)],
+            right=[right],
             patience=_PATIENCE,
-            facts={
-                "made": {
-                    "no-warmup": scaled(lambda n: 1),
-                    "from-zero": scaled(lambda n: _weight(n - 1)),
-                    "beyond": scaled(lambda n: n / _FULL),
-                    "stuck": scaled(lambda n: 1 / _FULL),
-                }
-            },
             like=f"{_CALLS} calls with batches of {dtype}",
         )
 
 
-def _weight(number: int) -> float:
-    return min(number, _FULL) / _FULL
-
-
-def _warmed(name: str) -> Sign:
-    return lambda run, rank: run.got(rank)["values"] == run.trial.made[name]
-
-
-warmup.shows("no-module", lambda run, rank: not run.got(rank)["values"])
-for _name in ("no-warmup", "from-zero", "beyond", "stuck"):
-    warmup.shows(_name, _warmed(_name))
-warmup.shows(
-    "shared-count",
-    lambda run, rank: run.got(rank)["values"][-1] == run.trial.made["no-warmup"][-1],
-)
-warmup.shows("nothing-captured", _has("captured", lambda got, right: not got))
-warmup.shows(
-    "storm",
-    lambda run, rank: (
-        _right(run, rank, "values")
-        and run.got(rank)["storm"]
-        and {"graphs": run.got(rank)["storm"]}
-    ),
-)
+warmup.demands("nothing-captured", _noted("graphs", lambda count, _: count == 0))
+warmup.demands("storm", _noted("graphs", lambda count, _: count > _ENOUGH))
 
 
 # ── by_block ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> dict[str, Any]:
+def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> Noted:
     import torch
 
     class Gain(torch.nn.Module):
@@ -347,20 +235,29 @@ def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> dict[str, Any
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.relu(self.gain(x)) + 1
 
+    def gradients(values: Any, model: torch.nn.Module, x: torch.Tensor) -> list[Any] | None:
+        if not isinstance(values, torch.Tensor) or not values.requires_grad:
+            return None
+        values.sum().backward()
+        return [one.grad for one in (x, *model.parameters())]
+
     graphs = Graphs.fresh()
     model = torch.nn.Sequential(*map(Block, gains))
+    plain, x_plain, x_given = copy.deepcopy(model), *(make(x).requires_grad_() for _ in range(2))
+    expected = gradients(plain(x_plain), plain, x_plain)
     returned = answer(model, graphs)
     if not takes(returned, x):
-        return {"values": None, "graphs": 0, "runs": 0, "calls": []}
-    values = returned(make(x).requires_grad_())  # as all that one block gives the next
-    return {
-        "values": values,
+        return Noted(None, {})
+    values = returned(x_given)
+    noted = {
+        "gradients": see(gradients(values, model, x_given)) == see(expected),
         "graphs": len(graphs.graphs),
         "runs": graphs.runs,
         "calls": graphs.calls,
         "has_gradients": isinstance(values, torch.Tensor) and values.requires_grad,
         "trains": all(one.training for one in model.modules()),
     }
+    return Noted(values, noted)
 
 
 @judged("by_block", lab="05", play=_compiled_stack, silent=True)
@@ -378,18 +275,9 @@ def by_block(draw: random.Random) -> Iterator[Trial]:
         yield Trial(
             1,
             given=[(Tensor.of(numbers), gains)],
-            right=[
-                {
-                    "values": Tensor.of(right),
-                    "graphs": 1,
-                    "runs": count,
-                    "calls": [3],
-                    "has_gradients": True,
-                    "trains": True,
-                }
-            ],
+            right=[Tensor.of(right)],
             patience=_PATIENCE,
-            facts={"count": count, "alone": [Tensor.of(one) for one in alone]},
+            facts={"count": count},
             like=f"{count} blocks",
         )
 
@@ -401,49 +289,24 @@ def _stacked(numbers: list[float], gains: Sequence[float]) -> list[float]:
     return numbers
 
 
-def _stack(**parts: Callable[[Run], Any]) -> Sign:
-    """The values are right, and these parts are so."""
-    return lambda run, rank: (
-        _right(run, rank, "values")
-        and all(run.got(rank)[name] == part(run) for name, part in parts.items())
-    )
-
-
-by_block.shows("no-model", lambda run, rank: not isinstance(run.got(rank)["values"], Tensor))
-by_block.shows("same-block", lambda run, rank: run.got(rank)["values"] in run.trial.alone)
-by_block.shows("no-gradients", _has("has_gradients", lambda got, right: not got))
-by_block.shows("set-to-eval", _has("trains", lambda got, right: not got))
-by_block.shows("not-compiled", _stack(graphs=lambda run: 0))
-by_block.shows(
-    "one-large-graph", _stack(graphs=lambda run: 1, calls=lambda run: [3 * run.trial.count])
+by_block.demands("no-gradients", _noted("has_gradients", lambda has, _: not has))
+by_block.demands("other-gradients", _noted("gradients", lambda same, _: not same))
+by_block.demands("set-to-eval", _noted("trains", lambda trains, _: not trains))
+by_block.demands("not-compiled", _noted("graphs", lambda count, _: count == 0))
+by_block.demands(
+    "one-large-graph", _noted("calls", lambda calls, run: calls == [3 * run.trial.count])
 )
-by_block.shows("parts", _stack(graphs=lambda run: 1, calls=lambda run: [1]))
-by_block.shows("one-block-only", _stack(graphs=lambda run: 1, runs=lambda run: 1))
-by_block.shows(
-    "some-blocks",
-    lambda run, rank: (
-        _stack(graphs=lambda run: 1, calls=lambda run: [3])(run, rank)
-        and 1 < run.got(rank)["runs"] < run.trial.count
-        and {"runs": run.got(rank)["runs"]}
-    ),
-)
-by_block.shows("a-graph-each", _stack(graphs=lambda run: run.trial.count))
-by_block.shows(
-    "several-graphs",
-    lambda run, rank: (
-        _right(run, rank, "values")
-        and run.got(rank)["graphs"] > 1
-        and {"graphs": run.got(rank)["graphs"]}
-    ),
-)
+by_block.demands("parts", _noted("calls", lambda calls, _: {*calls} <= {1, 2}))
+by_block.demands("a-graph-each", _noted("graphs", lambda count, run: count == run.trial.count))
+by_block.demands("several-graphs", _noted("graphs", lambda count, _: count > 1))
+by_block.demands("one-block-only", _noted("runs", lambda runs, _: runs == 1))
+by_block.demands("some-blocks", _noted("runs", lambda runs, run: runs < run.trial.count))
 
 
 # ── beside ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _beside(
-    answer: Any, x: Tensor, a: Tensor, b: Tensor, groups: list[list[int]]
-) -> dict[str, Any]:
+def _beside(answer: Any, x: Tensor, a: Tensor, b: Tensor, groups: list[list[int]]) -> Noted:
     import torch
     import torch.distributed as dist
 
@@ -452,12 +315,12 @@ def _beside(
     group, _ = dist.new_subgroups_by_enumeration(groups)
     assert group is not None
     values = answer(make(x), make(a), make(b), group.group_name)
-    return {
-        "values": values,
+    noted = {
         "graphs": len(graphs.graphs),
         "breaks": graphs.breaks,
         "order": [step for graph in graphs.graphs for step in _steps(graph)],
     }
+    return Noted(values, noted)
 
 
 def _steps(graph: Any) -> list[str]:
@@ -507,10 +370,8 @@ def beside(draw: random.Random) -> Iterator[Trial]:
         groups = [[rank for rank in range(nproc) if rank not in alone], *([alone] if alone else [])]
         whole = lambda n: [float(draw.randint(-9, 9)) for _ in range(n)]  # noqa: E731
         mine, left, right = ([whole(4) for _ in range(nproc)] for _ in range(3))
-        everything = _summed(mine)
-        own_group = [next(one for one in groups if rank in one) for rank in range(nproc)]
-        totals = [_summed([mine[one] for one in group]) for group in own_group]
         products = [_product(a, b) for a, b in zip(left, right, strict=True)]
+        own_group = [next(one for one in groups if rank in one) for rank in range(nproc)]
         square = (2, 2)
         yield Trial(
             nproc,
@@ -519,26 +380,10 @@ def beside(draw: random.Random) -> Iterator[Trial]:
                 for rank in range(nproc)
             ],
             right=[
-                {
-                    "values": Tensor.of(_summed([total, own]), shape=square),
-                    "graphs": 1,
-                    "breaks": 0,
-                    "order": ["start", "product", "wait"],
-                }
-                for total, own in zip(totals, products, strict=True)
+                Tensor.of(_summed([own, *(mine[one] for one in group)]), shape=square)
+                for own, group in zip(products, own_group, strict=True)
             ],
             patience=_PATIENCE,
-            facts={
-                "alone": [
-                    Tensor.of(_summed([one, own]), shape=square)
-                    for one, own in zip(mine, products, strict=True)
-                ],
-                "of_all": [Tensor.of(_summed([everything, own]), shape=square) for own in products],
-                "all_summed": [
-                    Tensor.of(_summed([total, *(products[one] for one in group)]), shape=square)
-                    for total, group in zip(totals, own_group, strict=True)
-                ],
-            },
             like="".join([f"{nproc} ranks", *(f", {one} alone in a group" for one in alone)]),
         )
 
@@ -551,50 +396,21 @@ def _product(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [a[2 * i] * b[j] + a[2 * i + 1] * b[2 + j] for i in range(2) for j in range(2)]
 
 
-def _is_of_all(run: Run, rank: int) -> bool:
-    """Whether x was summed over all ranks, and not over the group."""
-    return bool(run.got(rank)["values"] == run.trial.of_all[rank])
+def _no_wait(run: Run, rank: int) -> Any:
+    """What is read before the sum is there may be x, the sum, or neither."""
+    noted = run.noted[rank]
+    return not noted["breaks"] and "start" in noted["order"] and "wait" not in noted["order"]
 
 
-def _is_a_sum(run: Run, rank: int) -> bool:
-    return _right(run, rank, "values") or _is_of_all(run, rank)
-
-
-def _order(*order: str) -> Sign:
-    return _has("order", lambda got, right: got == list(order))
-
-
-beside.shows(  # first: what is read before the sum is there may be x, the sum, or neither
-    "no-wait",
-    lambda run, rank: (
-        not run.got(rank)["breaks"]
-        and "start" in run.got(rank)["order"]
-        and "wait" not in run.got(rank)["order"]
-    ),
+beside.shows("no-wait", _no_wait)
+beside.demands("no-wait", _no_wait)
+beside.demands("breaks", _noted("breaks", lambda count, _: count > 0))
+beside.demands("other-collective", _noted("order", lambda order, _: "start" not in order))
+beside.demands("waits-again", _noted("order", lambda order, _: order.count("wait") > 1))
+beside.demands(
+    "starts-late", _noted("order", lambda order, _: "product" in order[: order.index("start")])
 )
-beside.shows(
-    "not-reduced", lambda run, rank: bool(run.got(rank)["values"] == run.trial.alone[rank])
-)
-beside.shows(
-    "breaks",
-    lambda run, rank: (
-        _is_a_sum(run, rank) and run.got(rank)["breaks"] > 0 and {"graphs": run.got(rank)["graphs"]}
-    ),
-)
-beside.shows(
-    "product-summed", lambda run, rank: bool(run.got(rank)["values"] == run.trial.all_summed[rank])
-)
-beside.shows(
-    "waits-at-once",
-    _has("order", lambda got, _: got in (["start", "wait"], ["start", "wait", "product"])),
-)
-beside.shows("starts-late", _order("product", "start", "wait"))
-beside.shows(
-    "other-collective",
-    lambda run, rank: _is_a_sum(run, rank) and "start" not in run.got(rank)["order"],
-)
-beside.shows("whole-world", _is_of_all)
-beside.shows("waits-again", _has("order", lambda got, _: got.count("wait") > 1))
+beside.demands("waits-at-once", _noted("order", lambda order, _: order[-2:] != ["product", "wait"]))
 
 
 # ── blocks_needed ────────────────────────────────────────────────────────────────────────────
@@ -616,38 +432,17 @@ def _count_blocks(answer: Any, pairs: frozenset[tuple[int, int]], length: int, b
     return answer(lambda q, k: (q, k) in pairs, length, block)
 
 
-def _needed(
-    mask: Mask, side: int, block: int, within: Sequence[int], enough: Callable[..., bool] = any
-) -> set[tuple[int, int]]:
-    """The blocks of which some pairs count, or all: of the pairs at these places within a block."""
-    return {
-        (i, j)
-        for i, j in itertools.product(range(side), repeat=2)
-        if enough(mask(i * block + q, j * block + k) for q in within for k in within)
-    }
-
-
 @judged("blocks_needed", lab="05", play=_count_blocks, silent=True, further=True)
 def blocks_needed(draw: random.Random) -> Iterator[Trial]:
     """`blocks_needed(mask, length, block)`: blocks of an attention matrix with anything in them."""
     for mask, side, block, rule in _masks(draw):
         length = block * side
         pairs = {(q, k) for q, k in itertools.product(range(length), repeat=2) if mask(q, k)}
-        touched = _needed(mask, side, block, range(block))
         yield Trial(
             0,
             given=[(frozenset(pairs), length, block)],
-            right=[len(touched)],
-            facts={
-                "side": side,
-                "pairs": len(pairs),
-                "size": block,
-                "rule": rule,
-                "full": len(_needed(mask, side, block, range(block), enough=all)),
-                "first": len(_needed(mask, side, block, [0])),
-                "corners": len(_needed(mask, side, block, [0, block - 1])),
-                "below": sum(j <= i for i, j in touched),
-            },
+            right=[len({(q // block, k // block) for q, k in pairs})],
+            facts={"rule": rule},
             like=f"length {length} and blocks of {block}",
         )
 
@@ -677,30 +472,6 @@ def _masks(draw: random.Random) -> Iterator[tuple[Mask, int, int, str]]:
 # ── bound ────────────────────────────────────────────────────────────────────────────────────
 
 
-Rows = Sequence[Sequence[float]]
-
-
-def _sums(
-    x: Rows,
-    w: Rows,
-    factor: float,
-    size: Callable[[float], float] = abs,
-    other: Callable[[float], float] = abs,
-) -> Tensor:
-    """`factor` times the product of what `size` makes of x and `other` of w."""
-    columns = list(zip(*w, strict=True))
-    numbers = [
-        factor * sum(size(a) * other(b) for a, b in zip(row, column, strict=True))
-        for row in x
-        for column in columns
-    ]
-    return Tensor.of(numbers, "float64", (len(x), len(columns)))
-
-
-def _sizes(tensor: Tensor) -> Tensor:
-    return Tensor.of(map(abs, tensor.numbers), tensor.dtype, tensor.shape)
-
-
 @judged("bound", lab="05", silent=True, further=True)
 def bound(draw: random.Random) -> Iterator[Trial]:
     """`bound(x, w, u)`: how far sums of products, in any order, can be from the exact ones."""
@@ -710,39 +481,32 @@ def bound(draw: random.Random) -> Iterator[Trial]:
         (1, 16, 1, 2**20),  # more digits than a type of 16 bits has, and larger
     ):
         x = [[draw.randint(-most, most) / 2 for _ in range(terms)] for _ in range(rows)]
-        w = [[draw.randint(-8, 8) / 4 for _ in range(columns)] for _ in range(terms)]
+        w = [[draw.randint(-8, 8) / 4 for _ in range(terms)] for _ in range(columns)]
         unit = 2.0 ** -draw.choice((8, 11, 24))
-        part = terms * unit
-        sums = functools.partial(_sums, x, w)
-        given = (
-            Tensor.of(itertools.chain(*x), "float64", (rows, terms)),
-            Tensor.of(itertools.chain(*w), "float64", (terms, columns)),
-            unit,
-        )
+        sizes = [
+            unit * sum(abs(a * b) for a, b in zip(row, column, strict=True))
+            for row in x
+            for column in w
+        ]
         yield Trial(
             1,
-            given=[given],
-            right=[sums(part)],
-            facts={
-                "terms": terms,
-                "without_terms": sums(unit),
-                "cancelled": sums(part, float, float),
-                "signed": _sizes(sums(part, float, float)),
-                "sizes_of_x": sums(part, abs, float),
-                "sizes_of_w": sums(part, float, abs),
-                "root": sums(terms**0.5 * unit),
-                "without_u": sums(terms),
-                "u_twice": sums(part * unit),
-                "exact": sums(part / (1 - part)),
-            },
+            given=[
+                (
+                    Tensor.of(itertools.chain(*x), "float64", (rows, terms)),
+                    Tensor.of(itertools.chain(*zip(*w, strict=True)), "float64", (terms, columns)),
+                    unit,
+                )
+            ],
+            right=[Tensor.of([terms * one for one in sizes], "float64", (rows, columns))],
+            facts={"terms": terms},
             like=f"{terms} terms",
         )
 
 
 def _other_count(run: Run, rank: int) -> Any:
     """Another number than that of the terms stands before all sums."""
-    pairs = list(zip(run.got(rank).numbers, run.trial.without_terms.numbers, strict=True))
-    counts = [got / one for got, one in pairs if one]
+    pairs = zip(run.got(rank).numbers, run.right(rank).numbers, strict=True)
+    counts = [run.trial.terms * got / right for got, right in pairs if right]
     if not counts or counts[0] <= 0 or not all(math.isclose(n, counts[0]) for n in counts):
         return False
     return {"count": f"{counts[0]:.4g}"}
