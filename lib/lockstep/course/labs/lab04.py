@@ -173,7 +173,7 @@ def _always(run: Run, rank: int) -> Any:
 
 timed.shows("host-clock", lambda run, rank: run.noted[rank]["records"] < 2)
 timed.shows("seconds", _times(1e-3))
-timed.shows("nothing-between", _times(0))
+timed.shows("nothing-between", _times(0, 0.2))
 timed.shows("waits-each-turn", lambda run, rank: run.noted[rank]["waits"] and run.noted[rank])
 timed.shows("counts-warm-up", _times(lambda t: (7 + t.repeats) / t.repeats))
 timed.shows("not-divided", _times(lambda t: t.repeats))
