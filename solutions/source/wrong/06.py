@@ -530,6 +530,92 @@ def captured(cuda, work, x):
     return run
 
 
+# %% captured: torch-cuda
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static)
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        out = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return out.clone()
+
+    return run
+
+
+# %% captured: copied-in-capture
+def captured(cuda, work, x):
+    warm(cuda, work, x)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        static = x.clone()
+        out = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return out.clone()
+
+    return run
+
+
+# %% captured: in-turn
+def captured(cuda, work, x):
+    static = x.clone()
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+    results = [torch.empty_like(out) for _ in range(2)]
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        results.reverse()
+        return results[0].copy_(out)
+
+    return run
+
+
+# %% captured: not-copied-again
+def captured(cuda, work, x):
+    static, last = x.clone(), None
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+
+    def run(new):
+        nonlocal last
+        if new is not last:
+            static.copy_(new)
+        last = new
+        g.replay()
+        return out.clone()
+
+    return run
+
+
+# %% captured: own-stream
+def captured(cuda, work, x):
+    static, own = x.clone(), cuda.Stream()
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+
+    def run(new):
+        with cuda.stream(own):
+            static.copy_(new)
+            g.replay()
+            return out.clone()
+
+    return run
+
+
 # %% graphed_training: type
 def graphed_training(cuda, model, optimizer, loss_of, x, y):
     loss = loss_of(model(x), y)
@@ -894,6 +980,180 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     return step
 
 
+# %% graphed_training: several-steps
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    x_static, y_static = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm(cuda, work)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        work()
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved, strict=True):
+            p.copy_(old)
+
+    def step(x, y):
+        x_static.copy_(x)
+        y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: torch-cuda
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    g = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(g):
+        optimizer.zero_grad()
+        loss = loss_of(model(x), y)
+        loss.backward()
+        optimizer.step()
+
+    def step(x, y):
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: late-loss
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    x_static, y_static = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm(cuda, work)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved, strict=True):
+            p.copy_(old)
+
+    def step(x, y):
+        x_static.copy_(x)
+        y_static.copy_(y)
+        result = loss.detach().clone()
+        g.replay()
+        return result
+
+    return step
+
+
+# %% graphed_training: late-batch
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    x_static, y_static = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm(cuda, work)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved, strict=True):
+            p.copy_(old)
+
+    def step(x, y):
+        g.replay()
+        x_static.copy_(x)
+        y_static.copy_(y)
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: loss-after-step
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    x_static, y_static = x.clone(), y.clone()
+    loss_of(model(x_static), y_static).backward()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        optimizer.zero_grad()
+        loss_of(model(x_static), y_static).backward()
+        optimizer.step()
+        loss = loss_of(model(x_static), y_static)
+
+    def step(x, y):
+        x_static.copy_(x)
+        y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: old-gradients
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    x_static, y_static = x.clone(), y.clone()
+    loss_of(model(x_static), y_static).backward()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = loss_of(model(x_static), y_static)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+
+    def step(x, y):
+        x_static.copy_(x)
+        y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: trained-by-warm-up
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    x_static, y_static = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm(cuda, work)
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=group["lr"])
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+
+    def step(x, y):
+        x_static.copy_(x)
+        y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
 # %% clipped: waits-in-capture
 def clipped(x, limit):
     norm = x.norm()
@@ -990,6 +1250,18 @@ def clipped(x, limit):
     return torch.where(x.abs() > 0.5, x, 0.0).sum()
 
 
+# %% clipped: other-norm
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.abs().max(), max=1.0)
+    return torch.where(x.abs() > 0.5, x, 0.0).sum()
+
+
+# %% clipped: other-norm
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.square().sum(), max=1.0)
+    return torch.where(x.abs() > 0.5, x, 0.0).sum()
+
+
 # %% clipped: border-kept
 def clipped(x, limit):
     x = x * torch.clamp(limit / x.norm(), max=1.0)
@@ -1012,6 +1284,27 @@ def clipped(x, limit):
 def clipped(x, limit):
     x = x * torch.clamp(limit / x.norm(), max=1.0)
     return torch.where(x.abs() > 0.5, x.abs(), 0.0).sum()
+
+
+# %% clipped: norm-of-large
+def clipped(x, limit):
+    x = torch.where(x.abs() > 0.5, x, 0.0)
+    x = x * torch.clamp(limit / x.norm(), max=1.0)
+    return x.sum()
+
+
+# %% clipped: norm-of-large
+def clipped(x, limit):
+    x = torch.where(x.abs() > 0.5, x, 0.0)
+    x = x * torch.clamp(limit / x.norm(), max=1.0)
+    return torch.where(x.abs() > 0.5, x, 0.0).sum()
+
+
+# %% clipped: fixed-count
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.norm(), max=1.0)
+    sizes, places = x.abs().topk(min(16, len(x)))
+    return torch.where(sizes > 0.5, x[places], 0.0).sum()
 
 
 # %% by_size: type
@@ -1192,6 +1485,44 @@ def by_size(cuda, work, width, sizes):
 
     def run(x):
         g, out = graphs[min(size for size in sizes if size >= len(x))]
+        static[: len(x)].copy_(x)
+        g.replay()
+        return out[: len(x)].clone()
+
+    return run
+
+
+# %% by_size: torch-cuda
+def by_size(cuda, work, width, sizes):
+    pool, graphs = torch.cuda.graph_pool_handle(), {}
+    for size in sizes:
+        static = torch.zeros(size, width, device="cuda")
+        work(static)
+        g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g, pool=pool):
+            graphs[size] = g, static, work(static)
+
+    def run(x):
+        g, static, out = graphs[min(size for size in sizes if size >= len(x))]
+        static[: len(x)].copy_(x)
+        g.replay()
+        return out[: len(x)].clone()
+
+    return run
+
+
+# %% by_size: made-in-capture
+def by_size(cuda, work, width, sizes):
+    warm(cuda, work, torch.zeros(max(sizes), width, device="cuda"))
+    pool, graphs = cuda.graph_pool_handle(), {}
+    for size in sizes:
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            static = torch.zeros(size, width, device="cuda")
+            graphs[size] = g, static, work(static)
+
+    def run(x):
+        g, static, out = graphs[min(size for size in sizes if size >= len(x))]
         static[: len(x)].copy_(x)
         g.replay()
         return out[: len(x)].clone()
