@@ -258,6 +258,31 @@ def adjust(x):
     return (torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum()).float()
 
 
+# %% adjust: counted-in-rows
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum(-1, keepdim=True)
+
+
+# %% adjust: counted-in-rows
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum(0)
+
+
+# %% adjust: narrow-count
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum(dtype=torch.uint8)
+
+
+# %% adjust: narrow-count
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum(dtype=torch.int8)
+
+
+# %% adjust: cut-sum
+def adjust(x):
+    return torch.where(x.long().sum() > 0, x / 2, x * 4) + (x > 0).sum()
+
+
 # %% Warmup: storm
 class Warmup(torch.nn.Module):
     def __init__(self):
@@ -267,6 +292,18 @@ class Warmup(torch.nn.Module):
     def forward(self, x):
         self.calls += 1
         return x * min(self.calls, 8) / 8
+
+
+# %% Warmup: storm
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        factor = self.calls.clamp(max=8) / 8
+        return torch.stack([row * factor for row in x])
 
 
 # %% Warmup: stuck
@@ -312,6 +349,18 @@ class Warmup(torch.nn.Module):
         return scaled
 
 
+# %% Warmup: from-zero
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros(())
+
+    def forward(self, x):
+        scaled = x * self.calls.clamp(1, 8) / 8
+        self.calls += 1
+        return scaled
+
+
 # %% Warmup: no-warmup
 class Warmup(torch.nn.Module):
     def forward(self, x):
@@ -344,6 +393,40 @@ class Warmup(torch.nn.Module):
     def forward(self, x):
         self.calls += 1
         return (x * self.calls.clamp(max=8) / 8).to(torch.float16)
+
+
+# %% Warmup: starts-again
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.uint8))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls.clamp(max=8) / 8
+
+
+# %% Warmup: training-only
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+        return x * self.calls.clamp(max=8) / 8
+
+
+# %% Warmup: whole-eighths
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * (self.calls.clamp(max=8) // 8)
 
 
 # %% by_block: one-large-graph
@@ -495,6 +578,15 @@ def beside(x, a, b, group):
 def beside(x, a, b, group):
     started = torch.ops._c10d_functional.all_reduce(x, "sum", group)
     return started + a @ b
+
+
+# %% beside: no-wait
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = a @ b
+    ops.wait_tensor(x)
+    return started + product
 
 
 # %% beside: waits-again
@@ -659,12 +751,56 @@ def by_block(model, backend):
     return run
 
 
+# %% by_block: one-block
+def by_block(model, backend):
+    for block in model:
+        compiled = torch.compile(block, backend=backend)
+    return compiled
+
+
+# %% by_block: one-block
+def by_block(model, backend):
+    return torch.compile(model[0], backend=backend)
+
+
 # %% beside: whole-world
 def beside(x, a, b, group):
     ops = torch.ops._c10d_functional
     y = ops.all_reduce(x, "sum", torch.distributed.group.WORLD.group_name)
     product = a @ b
     return ops.wait_tensor(y) + product
+
+
+# %% beside: other-operation
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "avg", group)
+    product = a @ b
+    return ops.wait_tensor(started) + product
+
+
+# %% beside: other-operation
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "max", group)
+    product = a @ b
+    return ops.wait_tensor(started) + product
+
+
+# %% beside: other-product
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = a * b
+    return ops.wait_tensor(started) + product
+
+
+# %% beside: other-product
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = b @ a
+    return ops.wait_tensor(started) + product
 
 
 # %% blocks_needed: by-area

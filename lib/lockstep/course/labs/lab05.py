@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..judging import Noted, Run, Tensor, Trial, judged, takes
+from ..judging import Noted, Run, Tensor, Trial, judged, same, takes
 from ..judging.values import make, see
 
 Sign = Callable[[Run, int], Any]
@@ -209,6 +209,13 @@ def warmup(draw: random.Random) -> Iterator[Trial]:
         )
 
 
+def _starts_again(run: Run, rank: int) -> bool:
+    """The first calls are right, and that of the other module."""
+    got, right = run.got(rank), run.right(rank)
+    return same([*got[: _FULL + 1], got[-1]], [*right[: _FULL + 1], right[-1]])
+
+
+warmup.shows("starts-again", _starts_again)
 warmup.demands("nothing-captured", _noted("graphs", lambda count, _: count == 0))
 warmup.demands("storm", _noted("graphs", lambda count, _: count > _ENOUGH))
 
@@ -342,7 +349,7 @@ def _steps(graph: Any) -> list[str]:
         if node in starts:
             found.append("start")
         elif _is(node, "wait_tensor"):
-            found.append("wait")
+            found.append("wait" if starts & {*node.all_input_nodes} else "wait for another")
         elif node.op == "output" or _adds_a_number(node):
             continue
         elif len(made_of[node] - summed) > 1 and not made_of[node] & starts:
