@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections import deque
 from fractions import Fraction
+from itertools import cycle, pairwise
 
 import numpy as np
 import torch
@@ -605,3 +606,200 @@ def prefetch(cuda, batches, step, side):
 
     fetch(0)
     return run(0, len(batches))
+
+
+# %% timed: marks-between-all-calls
+def timed(cuda, work, repeats):
+    for _ in range(2):
+        work()
+    marks = [cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        work()
+        mark.record()
+    cuda.current_stream().synchronize()
+    return sum(a.elapsed_time(b) for a, b in pairwise(marks)) / repeats
+
+
+# %% timed: warm-up-of-as-many-calls
+def timed(cuda, work, repeats):
+    def batch():
+        begin = cuda.current_stream().record_event(cuda.Event(enable_timing=True))
+        for _ in range(repeats):
+            work()
+        end = cuda.current_stream().record_event(cuda.Event(enable_timing=True))
+        return begin, end
+
+    batch()
+    begin, end = batch()
+    while not end.query():
+        pass
+    return begin.elapsed_time(end) / repeats
+
+
+# %% ordered: into-memory-of-the-current-stream
+def ordered(cuda, x, left, right):
+    here = cuda.current_stream()
+    doubled, more = torch.empty_like(x), torch.empty_like(x)
+    torch.mul(x, 10, out=x)
+    go = here.record_event()
+    ends = []
+    for stream, op, number, out in (
+        (left, torch.mul, 2, doubled),
+        (right, torch.add, 3, more),
+    ):
+        with cuda.stream(stream):
+            go.wait()
+            op(x, number, out=out)
+            ends.append(stream.record_event())
+    for end in ends:
+        here.wait_event(end)
+    return doubled.add_(more)
+
+
+# %% ordered: set-stream-by-hand
+def ordered(cuda, x, left, right):
+    here = cuda.current_stream()
+    x *= 10
+    ready = cuda.Event()
+    ready.record(here)
+
+    def on(stream, f):
+        cuda.set_stream(stream)
+        ready.wait(stream)
+        y = f(x)
+        y.record_stream(here)
+        cuda.set_stream(here)
+        return y
+
+    b = on(right, lambda t: t + 3)
+    a = on(left, lambda t: 2 * t)
+    here.wait_stream(right)
+    here.wait_stream(left)
+    return torch.add(a, b)
+
+
+# %% collective_on_side: bound-method
+def collective_on_side(cuda, side, collective, x):
+    done = cuda.Event()
+    cuda.current_stream().record_event().wait(side)
+    with cuda.stream(side):
+        collective(x)
+        done.record(side)
+    return done.wait
+
+
+# %% collective_on_side: a-callable-object
+class Waiter:
+    def __init__(self, cuda, event, kept):
+        self.cuda, self.event, self.kept = cuda, event, kept
+
+    def __call__(self):
+        self.cuda.current_stream().wait_event(self.event)
+
+
+def collective_on_side(cuda, side, collective, x):
+    here = cuda.current_stream()
+    cuda.set_stream(side)
+    try:
+        side.wait_stream(here)
+        collective(x)
+        return Waiter(cuda, side.record_event(), x)
+    finally:
+        cuda.set_stream(here)
+
+
+# %% bucket_size: largest-of-the-best
+def bucket_size(layers, compute, alpha, beta):
+    def done(m):
+        end, ready, left = 0.0, 0.0, layers
+        while left:
+            size = min(m, left)
+            ready += compute * size
+            end = max(end, ready) + alpha + beta * size
+            left -= size
+        return end
+
+    return min(range(layers, 0, -1), key=done)
+
+
+# %% bucket_size: recursive-on-whole-buckets
+def bucket_size(layers, compute, alpha, beta):
+    def end(n, m):
+        if n == 0:
+            return 0
+        last = n % m or m
+        return max(end(n - last, m), n * compute) + alpha + last * beta
+
+    times = {m: end(layers, m) for m in range(1, layers + 1)}
+    return sorted(times, key=times.get)[0]
+
+
+# %% prefetch: three-buffers-in-a-ring
+def prefetch(cuda, batches, step, side):
+    here = cuda.current_stream()
+    ring = cycle([torch.empty_like(batches[0], device="cuda") for _ in range(3)])
+    free = deque([here.record_event()] * 3)
+    fetched = deque()
+
+    def fetch(batch):
+        buffer = next(ring)
+        with cuda.stream(side):
+            free.popleft().wait()
+            buffer.copy_(batch, non_blocking=True)
+            fetched.append((buffer, side.record_event()))
+
+    results = []
+    todo = iter(batches)
+    fetch(next(todo))
+    for batch in todo:
+        fetch(batch)
+        buffer, ready = fetched.popleft()
+        ready.wait()
+        results.append(step(buffer))
+        free.append(here.record_event())
+    buffer, ready = fetched.popleft()
+    ready.wait()
+    return [*results, step(buffer)]
+
+
+# %% prefetch: one-tensor-of-two-rows
+def prefetch(cuda, batches, step, side):
+    here = cuda.current_stream()
+    shape = (2, *batches[0].shape)
+    both = torch.empty(shape, dtype=batches[0].dtype, device="cuda")
+    side.wait_stream(here)
+
+    def fetch(i):
+        with cuda.stream(side):
+            both[i % 2].copy_(batches[i], non_blocking=True)
+            return side.record_event()
+
+    results = []
+    ready = fetch(0)
+    for i in range(len(batches)):
+        ready.wait()
+        before = here.record_event()
+        results.append(step(both[i % 2]))
+        if i + 1 < len(batches):
+            before.wait(side)
+            ready = fetch(i + 1)
+    return results
+
+
+# %% ordered: clone-and-add
+# x * 2 as a copy to which x is added.
+def ordered(cuda, x, left, right):
+    here = cuda.current_stream()
+    x.mul_(10)
+    left.wait_stream(here)
+    right.wait_stream(here)
+    with cuda.stream(left):
+        a = x.clone()
+        a += x
+    with cuda.stream(right):
+        b = x.clone()
+        b += 3
+    here.wait_stream(left)
+    here.wait_stream(right)
+    return a + b

@@ -565,3 +565,149 @@ def bound(x, w, u):
     size = lambda t: torch.maximum(t, -t)
     terms = torch.ones_like(x) @ torch.ones_like(w)
     return terms * u * (size(x) @ size(w))
+
+
+# %% traffic: walk-with-what-is-there
+def traffic(operations, kept, size):
+    inside, outside, moved = [], [], 0
+    for inputs, result in operations:
+        different = dict.fromkeys(inputs)
+        moved += size * (len(different) + 1)
+        outside += [n for n in different if n not in inside and n not in outside]
+        inside.append(result)
+    return moved, size * (len(outside) + len(kept))
+
+
+# %% traffic: counter
+def traffic(operations, kept, size):
+    touched = Counter()
+    for inputs, result in operations:
+        touched.update({*inputs})
+        touched[result] += 1
+    sources = touched.keys() - {result for _, result in operations}
+    return touched.total() * size, len([*sources, *kept]) * size
+
+
+# %% adjust: by-a-factor
+def adjust(x):
+    positive = x.sum() > 0
+    factor = positive * 0.5 + (~positive) * 4.0
+    return x * factor.to(x.dtype) + torch.count_nonzero(x > 0)
+
+
+# %% adjust: cond-with-the-whole-rest
+def adjust(x):
+    def halved(x):
+        return x / 2 + (x > 0).sum()
+
+    def enlarged(x):
+        return x * 4 + (x > 0).sum()
+
+    return torch.cond(x.sum() > 0, halved, enlarged, (x,))
+
+
+# %% adjust: stacked-and-picked
+def adjust(x):
+    both = torch.stack([x * 4, x / 2])
+    which = (x.sum() > 0).long().view(1)
+    return both.index_select(0, which).squeeze(0) + x.gt(0).sum()
+
+
+# %% Warmup: buffer-of-the-factor
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("eighths", torch.tensor(0), persistent=False)
+
+    def forward(self, x):
+        self.eighths.copy_(torch.minimum(self.eighths + 1, torch.tensor(8)))
+        return x * self.eighths / 8
+
+
+# %% Warmup: parameter-without-gradient
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
+
+    def forward(self, x):
+        self.factor.add_(0.125).clamp_(max=1.0)
+        return self.factor * x
+
+
+# %% by_block: list-of-compiled-blocks
+def by_block(model, backend):
+    blocks = [torch.compile(block, backend=backend) for block in model.children()]
+
+    def run(x):
+        for block in blocks:
+            x = block(x)
+        return x
+
+    return run
+
+
+# %% by_block: one-function-of-block-and-input
+def by_block(model, backend):
+    for name, block in list(model.named_children()):
+        setattr(model, name, torch.compile(block, backend=backend))
+    return model
+
+
+# %% beside: other-order-of-lines
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    started = ops.all_reduce(x, "sum", group)
+    product = torch.matmul(a, b)
+    return torch.add(product, ops.wait_tensor(started))
+
+
+# %% beside: addmm-after
+def beside(x, a, b, group):
+    start = torch.ops._c10d_functional.all_reduce
+    finish = torch.ops._c10d_functional.wait_tensor
+    handle = start(x, reduce_op="sum", group_name=group)
+    y = a.mm(b)
+    return finish(handle).add(y)
+
+
+# %% blocks_needed: by-strings-of-a-grid
+def blocks_needed(mask, length, block):
+    table = torch.tensor(
+        [[bool(mask(q, k)) for k in range(length)] for q in range(length)]
+    )
+    n = length // block
+    return int(table.view(n, block, n, block).any(3).any(1).sum())
+
+
+# %% blocks_needed: for-else-breaks
+def blocks_needed(mask, length, block):
+    needed = 0
+    for block_q in range(length // block):
+        for block_k in range(length // block):
+            for pair in range(block * block):
+                q = block_q * block + pair // block
+                k = block_k * block + pair % block
+                if mask(q, k):
+                    needed += 1
+                    break
+    return needed
+
+
+# %% bound: einsum-again
+def bound(x, w, u):
+    return torch.einsum("ik,kj->ij", x.abs(), w.abs()) * (len(w) * u)
+
+
+# %% bound: sum-of-outer-products
+def bound(x, w, u):
+    terms = [column.outer(row).abs() for column, row in zip(x.T, w)]
+    return u * len(terms) * torch.stack(terms).sum(0)
+
+
+# %% by_block: every-submodule
+def by_block(model, backend):
+    for module in model.modules():
+        if module is not model:
+            module.compile(backend=backend)
+    return model

@@ -608,3 +608,189 @@ def by_size(cuda, work, width, sizes):
     run = capture(sorted(sizes))
     cuda.current_stream().wait_stream(own)
     return run
+
+
+# %% last_end: the-slowest-chain
+def last_end(kernels, launch, latency, gap):
+    ends = []
+    for first in range(len(kernels)):
+        rest = kernels[first:]
+        begin = first * launch + latency
+        ends.append(begin + sum(rest) + gap * (len(rest) - 1))
+    return max(ends)
+
+
+# %% last_end: recursive
+def last_end(kernels, launch, latency, gap):
+    *before, kernel = kernels
+    ready = len(before) * launch + latency
+    if before:
+        ready = max(ready, last_end(before, launch, latency, gap) + gap)
+    return ready + kernel
+
+
+# %% captured: a-class
+class Captured:
+    def __init__(self, cuda, work, x):
+        self.input = x.detach().clone()
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            for _ in range(3):
+                work(self.input)
+        cuda.current_stream().wait_stream(side)
+        self.graph = cuda.CUDAGraph()
+        with cuda.graph(self.graph):
+            self.output = work(self.input)
+
+    def __call__(self, new):
+        self.input.copy_(new)
+        self.graph.replay()
+        return torch.empty_like(self.output).copy_(self.output)
+
+
+def captured(cuda, work, x):
+    return Captured(cuda, work, x)
+
+
+# %% captured: by-capture-begin
+def captured(cuda, work, x):
+    kept = {"in": torch.zeros_like(x).copy_(x)}
+    work(kept["in"])
+    cuda.synchronize()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g, stream=cuda.Stream()):
+        kept["out"] = work(kept["in"])
+
+    def run(new):
+        kept["in"].copy_(new, non_blocking=True)
+        g.replay()
+        return kept["out"].clone()
+
+    return run
+
+
+# %% graphed_training: warm-up-by-gradients-only
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    batch = [x.clone(), y.clone()]
+
+    def backward():
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(batch[0]), batch[1])
+        loss.backward()
+        return loss.detach()
+
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        for _ in range(2):
+            backward()
+    cuda.current_stream().wait_stream(side)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = backward()
+        optimizer.step()
+
+    def step(*new):
+        for static, tensor in zip(batch, new):
+            static.copy_(tensor)
+        g.replay()
+        return loss.clone()
+
+    return step
+
+
+# %% graphed_training: put-back-after-the-capture
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static_x, static_y = torch.empty_like(x), torch.empty_like(y)
+    static_x.copy_(x)
+    static_y.copy_(y)
+    saved = {k: v.clone() for k, v in model.state_dict().items()}
+
+    def whole():
+        optimizer.zero_grad(set_to_none=False)
+        loss = loss_of(model(static_x), static_y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for _ in range(3):
+        whole()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = whole()
+    model.load_state_dict(saved)
+
+    def step(x, y):
+        static_x.copy_(x)
+        static_y.copy_(y)
+        g.replay()
+        with torch.no_grad():
+            return loss + 0
+
+    return step
+
+
+# %% clipped: mask-as-a-factor
+def clipped(x, limit):
+    factor = torch.clamp(limit / torch.linalg.vector_norm(x), max=1.0)
+    y = x * factor
+    return (y * (y.abs() > 0.5)).sum()
+
+
+# %% clipped: masked-fill
+def clipped(x, limit):
+    norm = x.square().sum().sqrt()
+    y = torch.where(norm > limit, x * (limit / norm), x)
+    return y.masked_fill(y.abs() <= 0.5, 0.0).sum()
+
+
+# %% by_size: one-input-for-all
+def by_size(cuda, work, width, sizes):
+    pool = cuda.graph_pool_handle()
+    inputs = torch.zeros(max(sizes), width, device="cuda")
+    work(inputs)
+    graphs = []
+    for n in sorted(set(sizes)):
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            out = work(inputs[:n])
+        graphs.append((n, g, out))
+
+    def run(x):
+        rows = x.shape[0]
+        _, g, out = next(one for one in graphs if one[0] >= rows)
+        inputs[:rows].copy_(x)
+        g.replay()
+        return out[:rows].clone()
+
+    return run
+
+
+# %% by_size: pool-of-the-first-graph-again
+class Graph:
+    def __init__(self, cuda, work, n, width, pool):
+        self.n = n
+        self.input = torch.zeros((n, width), device="cuda")
+        work(self.input)
+        self.graph = cuda.CUDAGraph()
+        with cuda.graph(self.graph, pool=pool):
+            self.output = work(self.input)
+
+    def __call__(self, x):
+        self.input.narrow(0, 0, len(x)).copy_(x)
+        self.graph.replay()
+        return self.output.narrow(0, 0, len(x)).clone()
+
+
+def by_size(cuda, work, width, sizes):
+    graphs = []
+    pool = None
+    for n in sorted(sizes, reverse=True):
+        graphs.append(Graph(cuda, work, n, width, pool))
+        pool = graphs[0].graph.pool()
+
+    def run(x):
+        return min((g for g in graphs if g.n >= len(x)), key=lambda g: g.n)(x)
+
+    return run

@@ -3,6 +3,7 @@
 # Wrong answers for lab 05 (05_torch_compile.ipynb and 05_torch_compile_further.ipynb).
 import functools
 import itertools
+import math
 import random
 
 import torch
@@ -338,7 +339,6 @@ class Warmup(torch.nn.Module):
 
 
 # %% Warmup: row-by-row
-# Not judged so yet.
 # The Python loop over rows is unrolled, so a graph holds for one number of rows: every new number of rows makes a
 # graph, more than four with five sizes.
 class Warmup(torch.nn.Module):
@@ -806,3 +806,556 @@ def bound(x, w, u):
 # |x| · w: negative weights still cancel, and the bound may be negative. Right for weights that are not negative.
 def bound(x, w, u):
     return x.shape[-1] * u * (x.abs() @ w)
+
+
+# %% traffic: only-what-the-first-reads
+def traffic(operations, kept, size):
+    alone = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    fused = len(set(operations[0][0])) + len(kept)
+    return alone * size, fused * size
+
+
+# %% traffic: inputs-read-again
+def traffic(operations, kept, size):
+    made = {name for _, name in operations}
+    alone = fused = 0
+    for inputs, _ in operations:
+        alone += len(set(inputs)) + 1
+        fused += sum(1 for name in set(inputs) if name not in made)
+    return alone * size, (fused + len(kept)) * size
+
+
+# %% traffic: kept-is-read-too
+def traffic(operations, kept, size):
+    made, read, alone = set(), set(), 0
+    for inputs, name in operations:
+        read |= set(inputs) - made
+        made.add(name)
+        alone += len(set(inputs)) + 1
+    return alone * size, (len(read) + 2 * len(kept)) * size
+
+
+# %% traffic: writes-the-last-one-only
+def traffic(operations, kept, size):
+    results = [name for _, name in operations]
+    outside = {i for inputs, _ in operations for i in inputs} - set(results)
+    alone = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    return alone * size, (len(outside) + 1) * size
+
+
+# %% traffic: duplicates-counted
+def traffic(operations, kept, size):
+    alone = sum(len(inputs) + 1 for inputs, _ in operations)
+    names = {i for inputs, _ in operations for i in inputs}
+    names -= {name for _, name in operations}
+    return alone * size, (len(names) + len(kept)) * size
+
+
+# %% traffic: tensors-and-not-bytes
+def traffic(operations, kept, size):
+    alone = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    names = {i for inputs, _ in operations for i in inputs}
+    names -= {name for _, name in operations}
+    return alone, len(names) + len(kept)
+
+
+# %% traffic: what-is-read-later-is-written
+def traffic(operations, kept, size):
+    made = {name for _, name in operations}
+    used = {i for inputs, _ in operations for i in inputs}
+    alone = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    written = (made - used) | set(kept)
+    return alone * size, (len(used - made) + len(written)) * size
+
+
+# %% traffic: without-writes
+def traffic(operations, kept, size):
+    made = {name for _, name in operations}
+    used = {i for inputs, _ in operations for i in inputs}
+    alone = sum(len(set(inputs)) for inputs, _ in operations)
+    return alone * size, len(used - made) * size
+
+
+# %% adjust: where-but-int
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + int((x > 0).sum())
+
+
+# %% adjust: each-entry-by-its-sign
+def adjust(x):
+    chosen = torch.where(x > 0, x / 2, x * 4)
+    return chosen + (x > 0).sum()
+
+
+# %% adjust: counts-what-is-not-negative
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + (x >= 0).sum()
+
+
+# %% adjust: count-of-the-chosen
+def adjust(x):
+    chosen = torch.cond(x.sum() > 0, lambda x: x / 2, lambda x: x * 4, (x,))
+    return chosen + (chosen > 1).sum()
+
+
+# %% adjust: zero-counts-as-positive
+def adjust(x):
+    chosen = torch.where(x.sum() >= 0, x / 2, x * 4)
+    return chosen + (x > 0).sum()
+
+
+# %% adjust: tolist
+def adjust(x):
+    positive = (x > 0).tolist()
+    flat = torch.tensor(positive)
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + flat.sum()
+
+
+# %% adjust: capture-scalars
+def adjust(x):
+    torch._dynamo.config.capture_scalar_outputs = True
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + (x > 0).sum().item()
+
+
+# %% adjust: branches-swapped
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x * 4, x / 2)
+    return chosen + (x > 0).sum()
+
+
+# %% adjust: counts-rows
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + (x > 0).sum(-1, keepdim=True)
+
+
+# %% adjust: left-out-of-the-graph
+@torch.compiler.disable
+def adjust(x):
+    chosen = x / 2 if x.sum() > 0 else x * 4
+    return chosen + int((x > 0).sum())
+
+
+# %% adjust: printed
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    count = (x > 0).sum()
+    print("positive:", count)
+    return chosen + count
+
+
+# %% Warmup: counter-in-a-tensor-that-is-replaced
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.tensor(0)
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return x * min(int(self.calls), 8) / 8
+
+
+# %% Warmup: counts-from-zero
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        y = x * self.calls.clamp(max=8) / 8
+        self.calls += 1
+        return y
+
+
+# %% Warmup: one-counter-of-the-class
+class Warmup(torch.nn.Module):
+    calls = torch.zeros((), dtype=torch.int64)
+
+    def forward(self, x):
+        Warmup.calls.add_(1)
+        return x * Warmup.calls.clamp(max=8) / 8
+
+
+# %% Warmup: keeps-the-number-of-eight
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        if self.calls < 8:
+            self.calls += 1
+        return x * self.calls / 8
+
+
+# %% Warmup: never-compiled
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    @torch.compiler.disable
+    def forward(self, x):
+        self.calls += 1
+        return x * min(self.calls, 8) / 8
+
+
+# %% Warmup: starts-again-after-eight
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        factor = torch.where(self.calls > 8, 1.0, self.calls / 8)
+        self.calls.remainder_(16)
+        return x * factor
+
+
+# %% Warmup: a-counter-for-each-row
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = None
+
+    def forward(self, x):
+        if self.calls is None:
+            self.calls = torch.zeros_like(x)
+        self.calls = self.calls + 1
+        return x * self.calls.clamp(max=8) / 8
+
+
+# %% Warmup: integer-division-again
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return x * (self.calls.clamp(max=8) // 8)
+
+
+# %% Warmup: mark-dynamic-only
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+        self.calls += 1
+        return x * min(self.calls, 8) / 8
+
+
+# %% by_block: whole-model
+def by_block(model, backend):
+    return torch.compile(model, backend=backend)
+
+
+# %% by_block: only-the-first
+def by_block(model, backend):
+    model[0].compile(backend=backend)
+    return model
+
+
+# %% by_block: same-block-for-all
+def by_block(model, backend):
+    block = torch.compile(model[0], backend=backend)
+
+    def call(x):
+        for _ in model:
+            x = block(x)
+        return x
+
+    return call
+
+
+# %% by_block: default-backend
+def by_block(model, backend):
+    for block in model:
+        block.compile()
+    return model
+
+
+# %% by_block: result-thrown-away
+def by_block(model, backend):
+    for block in model:
+        torch.compile(block, backend=backend)
+    return model
+
+
+# %% by_block: last-left-out
+def by_block(model, backend):
+    for i in range(len(model) - 1):
+        model[i].compile(backend=backend)
+    return model
+
+
+# %% by_block: without-gradients-again
+def by_block(model, backend):
+    for block in model:
+        block.compile(backend=backend)
+
+    def call(x):
+        with torch.no_grad():
+            return model(x)
+
+    return call
+
+
+# %% by_block: returns-the-compiled-block
+def by_block(model, backend):
+    compiled = None
+    for block in model:
+        compiled = torch.compile(block, backend=backend)
+    return compiled
+
+
+# %% by_block: cut-off-between-blocks
+def by_block(model, backend):
+    def run(x):
+        for block in model:
+            x = torch.compile(block, backend=backend, dynamic=True)(x.detach())
+        return x
+
+    return run
+
+
+# %% beside: waits-at-once
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.wait_tensor(ops.all_reduce(x, "sum", group))
+    return total + a @ b
+
+
+# %% beside: product-first
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    product = a @ b
+    total = ops.wait_tensor(ops.all_reduce(x, "sum", group))
+    return total + product
+
+
+# %% beside: no-wait-again
+def beside(x, a, b, group):
+    total = torch.ops._c10d_functional.all_reduce(x, "sum", group)
+    return total + a @ b
+
+
+# %% beside: in-place
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.all_reduce_(x, "sum", group)
+    product = a @ b
+    return ops.wait_tensor(total) + product
+
+
+# %% beside: average
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.all_reduce(x, "avg", group)
+    product = a @ b
+    return ops.wait_tensor(total) + product
+
+
+# %% beside: sums-the-products-too
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.all_reduce(x + a @ b, "sum", group)
+    return ops.wait_tensor(total)
+
+
+# %% beside: wait-of-the-input
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.all_reduce(x, "sum", group)
+    product = a @ b
+    ops.wait_tensor(x)
+    return total + product
+
+
+# %% beside: elementwise-product
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.all_reduce(x, "sum", group)
+    product = a * b
+    return ops.wait_tensor(total) + product
+
+
+# %% beside: transposed
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.all_reduce(x, "sum", group)
+    product = b @ a
+    return ops.wait_tensor(total) + product
+
+
+# %% beside: work-handle-again
+def beside(x, a, b, group):
+    y = x.clone()
+    work = dist.all_reduce(y, async_op=True)
+    product = a @ b
+    work.wait()
+    return y + product
+
+
+# %% beside: waits-twice
+def beside(x, a, b, group):
+    ops = torch.ops._c10d_functional
+    total = ops.all_reduce(x, "sum", group)
+    product = a @ b
+    ops.wait_tensor(total)
+    return ops.wait_tensor(total) + product
+
+
+# %% blocks_needed: corners
+def blocks_needed(mask, length, block):
+    count = 0
+    for q in range(0, length, block):
+        for k in range(0, length, block):
+            rows, columns = (q, q + block - 1), (k, k + block - 1)
+            count += any(mask(i, j) for i in rows for j in columns)
+    return count
+
+
+# %% blocks_needed: full-blocks-only
+def blocks_needed(mask, length, block):
+    count = 0
+    for q in range(0, length, block):
+        for k in range(0, length, block):
+            pairs = (mask(q + i, k + j) for i in range(block) for j in range(block))
+            count += all(pairs)
+    return count
+
+
+# %% blocks_needed: pairs-divided
+def blocks_needed(mask, length, block):
+    pairs = sum(bool(mask(q, k)) for q in range(length) for k in range(length))
+    return math.ceil(pairs / block**2)
+
+
+# %% blocks_needed: query-and-key-swapped
+def blocks_needed(mask, length, block):
+    seen = set()
+    for q in range(length):
+        for k in range(length):
+            if mask(k, q) and k <= q:
+                seen.add((q // block, k // block))
+    return len(seen)
+
+
+# %% blocks_needed: off-by-one-at-the-end
+def blocks_needed(mask, length, block):
+    seen = set()
+    for q in range(length - 1):
+        for k in range(length - 1):
+            if mask(q, k):
+                seen.add((q // block, k // block))
+    return len(seen)
+
+
+# %% blocks_needed: only-the-diagonals-of-blocks
+def blocks_needed(mask, length, block):
+    blocks = range(length // block)
+    needed = 0
+    for q in blocks:
+        for k in blocks:
+            if any(mask(q * block + i, k * block + i) for i in range(block)):
+                needed += 1
+    return needed
+
+
+# %% blocks_needed: lower-triangle
+def blocks_needed(mask, length, block):
+    needed = 0
+    for q in range(0, length, block):
+        for k in range(0, q + 1, block):
+            needed += any(
+                mask(i, j)
+                for i in range(q, q + block)
+                for j in range(k, k + block)
+            )
+    return needed
+
+
+# %% blocks_needed: by-rows-of-blocks
+def blocks_needed(mask, length, block):
+    needed = 0
+    for q in range(0, length, block):
+        columns = {k for k in range(length) if mask(q, k)}
+        needed += len({k // block for k in columns})
+    return needed
+
+
+# %% blocks_needed: from-first-to-last
+def blocks_needed(mask, length, block):
+    needed = 0
+    for q in range(0, length, block):
+        keys = [
+            k
+            for i in range(q, q + block)
+            for k in range(length)
+            if mask(i, k)
+        ]
+        if keys:
+            needed += max(keys) // block - min(keys) // block + 1
+    return needed
+
+
+# %% bound: terms-of-the-wrong-side
+def bound(x, w, u):
+    return w.shape[1] * u * (x.abs() @ w.abs())
+
+
+# %% bound: abs-of-the-sum
+def bound(x, w, u):
+    return x.shape[-1] * u * (x @ w).abs()
+
+
+# %% bound: rows-counted
+def bound(x, w, u):
+    return x.shape[0] * u * (x.abs() @ w.abs())
+
+
+# %% bound: numbers-counted
+def bound(x, w, u):
+    return x.numel() * u * (x.abs() @ w.abs())
+
+
+# %% bound: root-of-the-terms
+def bound(x, w, u):
+    return x.shape[1] ** 0.5 * u * (x.abs() @ w.abs())
+
+
+# %% bound: one-number-for-all-again
+def bound(x, w, u):
+    return x.shape[1] * u * (x.abs() @ w.abs()).max()
+
+
+# %% bound: sums-apart
+def bound(x, w, u):
+    rows = x.abs().sum(1, keepdim=True)
+    columns = w.abs().sum(0, keepdim=True)
+    return x.shape[1] * u * rows * columns
+
+
+# %% bound: additions-only
+def bound(x, w, u):
+    return (x.shape[1] - 1) * u * (x.abs() @ w.abs())
+
+
+# %% bound: only-x-positive
+def bound(x, w, u):
+    return x.shape[1] * u * (x.abs() @ w)
+
+
+# %% bound: terms-that-are-not-zero
+def bound(x, w, u):
+    products = (x[:, :, None] * w[None]).abs()
+    return (products > 0).sum(1) * u * products.sum(1)

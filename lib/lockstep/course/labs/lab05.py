@@ -12,6 +12,7 @@ import math
 import operator
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ..judging import Noted, Run, Tensor, Trial, judged, same, takes
@@ -57,6 +58,15 @@ class Graphs:
     def calls(self) -> list[int]:
         """The number of calls in each graph."""
         return [sum(node.op.startswith("call") for node in graph.nodes) for graph in self.graphs]
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """What Dynamo asserts, it asserts of the answer."""
+    try:
+        yield
+    except AssertionError as error:
+        raise RuntimeError(str(error)) from error
 
 
 def _noted(name: str, test: Callable[[Any, Run], bool]) -> Sign:
@@ -117,9 +127,10 @@ def _captured(answer: Any, batches: Sequence[Tensor]) -> Noted:
     graphs = Graphs.fresh()
     answer.through(lambda f: torch.compile(f, backend=graphs, dynamic=False))
     values, counts = [], []
-    for x in batches:
-        values.append(answer(make(x)))
-        counts.append(len(graphs.graphs))
+    with _compiling():
+        for x in batches:
+            values.append(answer(make(x)))
+            counts.append(len(graphs.graphs))
     return Noted(values, {"first": counts[0], "graphs": counts[-1], "breaks": graphs.breaks})
 
 
@@ -183,7 +194,7 @@ def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> Noted:
     if isinstance(modules[1], torch.nn.Module):  # a call is a call, whatever the mode
         modules[1].eval()
     ways = [torch.compile(one, backend=graphs) for one in modules]
-    with torch.no_grad():
+    with torch.no_grad(), _compiling():
         values = [ways[0](make(x)) for x in batches[:-1]]
         values.append(ways[1](make(batches[-1])))
     return Noted(values, {"graphs": len(graphs.graphs), "calls": len(batches)})
