@@ -296,6 +296,8 @@ class Warmup(torch.nn.Module):
 
 # %% Warmup: storm
 class Warmup(torch.nn.Module):
+    calls: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
@@ -397,6 +399,8 @@ class Warmup(torch.nn.Module):
 
 # %% Warmup: starts-again
 class Warmup(torch.nn.Module):
+    calls: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros((), dtype=torch.uint8))
@@ -408,6 +412,8 @@ class Warmup(torch.nn.Module):
 
 # %% Warmup: training-only
 class Warmup(torch.nn.Module):
+    calls: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
@@ -420,6 +426,8 @@ class Warmup(torch.nn.Module):
 
 # %% Warmup: whole-eighths
 class Warmup(torch.nn.Module):
+    calls: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
