@@ -7,13 +7,13 @@ layers are small, and a rank's calls alone are counted.
 
 from __future__ import annotations
 
-import gc
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ WIDTH = {"cuda": 4096, "cpu": 64}
 SIZES = {"cuda": (1, 25, 100), "cpu": (1,)}  # MB of a bucket that is compressed
 SHARE = 0.01  # of a bucket that Top-K keeps
 STEPS = {"cuda": 15, "cpu": 3}
+WAYS = "LOCKSTEP_WAYS"  # a variable that tells a rank what to measure
 
 Step = Callable[[], object]
 
@@ -185,9 +186,6 @@ def profiled(step: Step) -> dict[str, Any]:
 
 
 def measured(name: str, make: Callable[[str], Step], kind: str) -> dict[str, Any]:
-    gc.collect()  # the model before this one may be part of a circle
-    # Hooks keep models of ways before this one alive: a circle that Python does not see.
-    before = torch.cuda.memory_allocated() if kind == "cuda" else 0
     step = make(kind)
     for _ in range(3):  # DDP makes its buckets in the first
         step()
@@ -195,7 +193,7 @@ def measured(name: str, make: Callable[[str], Step], kind: str) -> dict[str, Any
         torch.cuda.reset_peak_memory_stats()
     row: dict[str, Any] = {"how": name, "seconds": seconds(step, kind)}
     if kind == "cuda":
-        row["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+        row["peak_bytes"] = torch.cuda.max_memory_allocated()
         row |= profiled(step)
     return row
 
@@ -225,40 +223,42 @@ def compressions(gradient: torch.Tensor) -> dict[str, Step]:
     }
 
 
-def measure(file: Path) -> None:
-    """Measure on each rank of torchrun; rank 0 writes the file."""
+def measure(file: Path, chosen: Sequence[str]) -> None:
+    """Measure these ways on each rank of torchrun, or compression where there are none; rank 0
+    writes the file."""
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cuda":
         join_nccl()
     else:
         dist.init_process_group("gloo")
-    steps = []
-    for name, make in ways().items():
-        steps.append(measured(name, make, kind))
-        if dist.get_rank() == 0:
-            print(json.dumps(steps[-1]), file=sys.stderr, flush=True)
-    compressed = []
-    for megabytes in SIZES[kind]:
+    found = [measured(name, ways()[name], kind) for name in chosen]
+    for megabytes in () if chosen else SIZES[kind]:
         gradient = torch.randn(megabytes * 250_000, device=kind)
         for name, compress in compressions(gradient).items():
             compress()
             took = seconds(compress, kind)
-            compressed.append({"how": name, "megabytes": megabytes, "seconds": took})
+            found.append({"how": name, "megabytes": megabytes, "seconds": took})
     if dist.get_rank() == 0:
-        content = {
-            "world_size": dist.get_world_size(),
-            "model": f"{LAYERS} layers of {WIDTH[kind]} squared, as many rows",
-            "steps": steps,
-            "share": SHARE,
-            "compressed": compressed,
-        }
-        file.write_text(json.dumps(content))
+        file.write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
 
 def run(machine: Machine, nproc: int) -> list[Result]:
-    content = measured_by_torchrun(__name__, nproc=nproc)
+    def taken(chosen: Sequence[str]) -> list[dict[str, Any]]:
+        environment = {WAYS: json.dumps(chosen)}
+        return measured_by_torchrun(__name__, nproc=nproc, environment=environment)
+
+    # On a GPU each has processes of its own: hooks keep models alive, and so their memory.
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    together = [[name] for name in ways()] if kind == "cuda" else [list(ways())]
+    content = {
+        "world_size": nproc,
+        "model": f"{LAYERS} layers of {WIDTH[kind]} squared, as many rows",
+        "steps": [step for chosen in together for step in taken(chosen)],
+        "share": SHARE,
+        "compressed": taken([]),
+    }
     what = f"a step of {LAYERS} layers, data parallel in {len(ways())} ways, on {nproc} ranks"
     return [Result(f"data-parallel/{device_name(machine)}-x{nproc}.json", what, content)]
 
@@ -276,4 +276,4 @@ EXPERIMENT = Experiment(
 
 
 if __name__ == "__main__":  # a rank
-    measure(Path(sys.argv[1]))
+    measure(Path(sys.argv[1]), json.loads(os.environ[WAYS]))
