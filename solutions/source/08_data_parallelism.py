@@ -513,9 +513,9 @@ title = "Buckets in the wrong order: nothing can start"
 lockstep.Timeline(runs["wrong order"].trace, title=title)
 
 # %% [markdown] id="overlap-explained"
-# In hooks, all but the last bucket runs beside the backward pass, and a little of the last one beside the copies out of
-# the other buckets. In the wrong order the first bucket is the one that is complete last. All others wait for it, and
-# only copies hide anything. That is why DDP records the order.
+# In hooks, all but the last bucket runs beside the backward pass, and some of the last one beside the divisions of the
+# other buckets. In the wrong order the first bucket is the one that is complete last. All others wait for it, and
+# nothing but these divisions hides anything. That is why DDP records the order.
 
 # %% [markdown] id="accumulate-text"
 # ## 5 · Steps that differ
@@ -1253,8 +1253,8 @@ lockstep.claim(
 #
 # ### Claim: "larger buckets are faster"
 #
-# People say so because each all-reduce costs α. The cell runs a backward pass on two GPUs, with your buckets of 1, 4,
-# 12 and 48 layers: first with 48 layers of 512 × 512, then with 48 of 4096 × 4096. **Guess:** is the step with the
+# People say so because each all-reduce costs α. The cell runs a backward pass on two GPUs, with `replicate` and buckets
+# of 1, 4, 12 and 48 layers: first with 48 layers of 512 × 512, then with 48 of 4096 × 4096. **Guess:** is the step with the
 # largest buckets the fastest one in both cases?
 
 # %% id="larger-guess" tags=["guess"]
@@ -1574,7 +1574,7 @@ lockstep.claim(
 # %% [markdown] id="hybrid-text"
 # ## Sharding within a host, copies between hosts
 #
-# About 5 minutes; a CPU is enough, with four ranks. **Hybrid sharding** (HSDP) shards a model over the ranks of one host,
+# About 10 minutes; a CPU is enough, with four ranks. **Hybrid sharding** (HSDP) shards a model over the ranks of one host,
 # and every host has a copy. In FSDP2 you ask for it by a mesh of two dimensions: `fully_shard(module, mesh=mesh)`.
 #
 # ### Claim: "hybrid sharding sends between hosts a G-th part of what plain data parallelism sends"
