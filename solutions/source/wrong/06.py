@@ -1125,7 +1125,7 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     return step
 
 
-# %% graphed_training: trained-by-warm-up
+# %% graphed_training: nearly-restored
 def graphed_training(cuda, model, optimizer, loss_of, x, y):
     x_static, y_static = x.clone(), y.clone()
 

@@ -180,7 +180,7 @@ adjust.demands("recompiles", _noted("graphs", lambda count, _: count > 1))
 
 # ── Warmup ───────────────────────────────────────────────────────────────────────────────────
 
-_CALLS, _FULL, _ENOUGH = 260, 8, 4  # a byte does not hold the number of calls
+_FULL, _ENOUGH = 8, 4
 
 
 def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> Noted:
@@ -203,9 +203,12 @@ def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> Noted:
 @judged("Warmup", lab="05", play=_warmed_up, silent=True, called="the calls' results")
 def warmup(draw: random.Random) -> Iterator[Trial]:
     """`Warmup()`: a module whose call number n returns x · min(n, 8) / 8, in few graphs."""
-    for row, dtype in ((draw.randint(2, 4), "float32"), (3, "float64")):
+    for calls, row, dtype in (
+        (20, draw.randint(2, 4), "float32"),
+        (260, 3, "float64"),  # a byte does not hold this number
+    ):
         given, right = [], []
-        for number in (*range(1, _CALLS + 1), 1):
+        for number in (*range(1, calls + 1), 1):
             shape = (draw.randint(2, 9), row)
             x = [draw.randint(1, 99) / 2 for _ in range(shape[0] * row)]
             given.append(Tensor.of(x, dtype, shape))
@@ -216,7 +219,7 @@ def warmup(draw: random.Random) -> Iterator[Trial]:
             given=[(given,)],
             right=[right],
             patience=_PATIENCE,
-            like=f"{_CALLS} calls with batches of {dtype}",
+            like=f"{calls} calls with batches of {dtype}",
         )
 
 
@@ -227,6 +230,7 @@ def _starts_again(run: Run, rank: int) -> bool:
 
 
 warmup.shows("starts-again", _starts_again)
+warmup.shows("shared-count", lambda run, rank: same(run.got(rank)[-1], run.trial.given[0][0][-1]))
 warmup.demands("nothing-captured", _noted("graphs", lambda count, _: count == 0))
 warmup.demands("storm", _noted("graphs", lambda count, _: count > _ENOUGH))
 
