@@ -381,7 +381,7 @@ class Warmup(torch.nn.Module):
         return x * min(self.calls, 8) / 8
 
 
-# %% Warmup: type
+# %% Warmup: shape
 def Warmup():
     return None
 

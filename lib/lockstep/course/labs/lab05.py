@@ -183,14 +183,14 @@ adjust.demands("recompiles", _noted("graphs", lambda count, _: count > 1))
 _FULL, _ENOUGH = 8, 4
 
 
-def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> Noted:
+def _warmed_up(answer: Any, batches: Sequence[Tensor]) -> Noted | None:
     """Play two modules: one gets all batches but the last, the other one gets that."""
     import torch
 
     graphs = Graphs.fresh()
     modules = [answer(), answer()]
     if not all(takes(one, batches[0]) for one in modules):
-        return Noted(None, {})
+        return None
     if isinstance(modules[1], torch.nn.Module):  # a call is a call, whatever the mode
         modules[1].eval()
     ways = [torch.compile(one, backend=graphs) for one in modules]
@@ -238,7 +238,7 @@ warmup.demands("storm", _noted("graphs", lambda count, _: count > _ENOUGH))
 # ── by_block ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> Noted:
+def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> Noted | None:
     import torch
 
     class Gain(torch.nn.Module):
@@ -269,7 +269,7 @@ def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> Noted:
     expected = gradients(plain(x_plain), plain, x_plain)
     returned = answer(model, graphs)
     if not takes(returned, x):
-        return Noted(None, {})
+        return None
     values = returned(x_given)
     noted = {
         "gradients": see(gradients(values, model, x_given)) == see(expected),
