@@ -201,10 +201,13 @@ def _training(answer: Any, start: list[float], batches: list[Batch], rate: float
     one the example, too."""
     import torch
 
+    wide = torch.float64
+
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.left, self.right = (torch.nn.Parameter(torch.tensor(one)) for one in start)
+            values = (torch.tensor(one, dtype=wide) for one in start)
+            self.left, self.right = map(torch.nn.Parameter, values)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x[:, :1] * self.left + x[:, 1:] * self.right
@@ -213,11 +216,11 @@ def _training(answer: Any, start: list[float], batches: list[Batch], rate: float
         return [float(_plain(one.detach())) for one in (model.left, model.right)]
 
     def on_device(batch: Batch) -> list[Any]:
-        x, y = (torch.tensor(one, dtype=torch.float64) for one in batch)
+        x, y = (torch.tensor(one, dtype=wide) for one in batch)
         return [x.to("cuda"), y.reshape(-1, 1).to("cuda")]
 
     with virtual.device("H200") as cuda:
-        model = Model().double().to("cuda")
+        model = Model().to("cuda")
         groups = [{"params": [one]} for one in (model.left, model.right)]
         optimizer = torch.optim.SGD(groups, lr=rate)
         given = [on_device(batch) for batch in batches]
