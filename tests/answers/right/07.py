@@ -682,7 +682,7 @@ def exposed(compute, communication):
     return sum(end - start for start, end in pieces)
 
 
-# %% charged: numpy-too
+# %% charged: numpy-add-at
 def charged(arrivals, resolution):
     import numpy as np
 

@@ -906,7 +906,7 @@ def most_kept(steps):
     return most
 
 
-# %% most_kept: accumulate-too
+# %% most_kept: accumulate-of-ones
 def most_kept(steps):
     from itertools import accumulate
 
@@ -1120,7 +1120,7 @@ def interleaved(rank, ranks, chunks, microbatches):
     return steps
 
 
-# %% interleaved: slices-too
+# %% interleaved: strided-slices
 def interleaved(rank, ranks, chunks, microbatches):
     order = in_groups(ranks, chunks, microbatches)
     total = len(order)

@@ -1057,24 +1057,6 @@ def offsets(ends):
     return result
 
 
-# %% offsets: against-the-earliest-too
-def offsets(ends):
-    result = []
-    for rank in range(len(ends[0])):
-        column = sorted(row[rank] - min(row) for row in ends)
-        result.append(column[len(column) // 2])
-    return result
-
-
-# %% offsets: against-the-rank-before-too
-def offsets(ends):
-    result = [0]
-    for rank in range(1, len(ends[0])):
-        column = sorted(row[rank] - row[rank - 1] for row in ends)
-        result.append(column[len(column) // 2])
-    return result
-
-
 # %% offsets: absolute
 def offsets(ends):
     from statistics import median
@@ -1167,17 +1149,6 @@ def charged(arrivals, resolution):
     return total
 
 
-# %% charged: sum-compared-with-the-resolution-too
-def charged(arrivals, resolution):
-    total = [0] * len(arrivals[0])
-    for row in arrivals:
-        latest = max(row)
-        waits = sum(latest - one for one in row)
-        if waits >= resolution:
-            total[row.index(latest)] += waits
-    return total
-
-
 # %% charged: waiting-to-the-one-before-the-last
 def charged(arrivals, resolution):
     total = [0] * len(arrivals[0])
@@ -1258,16 +1229,6 @@ def diagnoses():
     }
 
 
-# %% chance: strictly-larger-too
-def chance(before, after):
-    from itertools import combinations
-    from statistics import fmean
-
-    both = before + after
-    deals = list(combinations(both, len(after)))
-    return sum(fmean(deal) > fmean(after) for deal in deals) / len(deals)
-
-
 # %% chance: drawn-at-random
 def chance(before, after):
     import random
@@ -1277,16 +1238,6 @@ def chance(before, after):
         random.shuffle(both)
         more += sum(both[: len(after)]) >= sum(after)
     return more / 1000
-
-
-# %% chance: as-many-as-before-too
-def chance(before, after):
-    from itertools import combinations
-
-    both = before + after
-    real = sum(after) / len(after)
-    deals = list(combinations(both, len(before)))
-    return sum(sum(deal) / len(deal) >= real for deal in deals) / len(deals)
 
 
 # %% chance: without-the-real-one

@@ -155,6 +155,21 @@ def most_kept(steps):
     return most
 
 
+# %% most_kept: a-queue-that-frees-its-front
+# What is done leaves when all that came before it is done, too: right only where the first backward comes first.
+def most_kept(steps):
+    queue, done, most = deque(), set(), 0
+    for step in steps:
+        if step[0] == "F":
+            queue.append(step[1:])
+        else:
+            done.add(step[1:])
+            while queue and queue[0] in done:
+                queue.popleft()
+        most = max(most, len(queue))
+    return most
+
+
 # %% one_f_one_b: one-forward-too-many
 # Begins with stages - stage forwards and *then* takes F and B in turn: one more than there are stages after it, so each
 # stage keeps p - s + 1.
@@ -1455,14 +1470,6 @@ def most_kept(steps):
     return max(int(step[1:]) for step in steps) + 1 if steps else 0
 
 
-# %% most_kept: longest-run-of-forwards-too
-def most_kept(steps):
-    from itertools import groupby
-
-    runs = [len(list(run)) for way, run in groupby(steps, key=lambda s: s[0]) if way == "F"]
-    return max(runs, default=0)
-
-
 # %% most_kept: longest-distance-between-f-and-b
 def most_kept(steps):
     begin, most = {}, 0
@@ -1839,18 +1846,6 @@ def split_backward(y, x, weights, grad):
     return of_x, later
 
 
-# %% split_backward: overwrites-too
-def split_backward(y, x, weights, grad):
-    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
-
-    def later():
-        grads = torch.autograd.grad(y, weights, grad)
-        for weight, one in zip(weights, grads):
-            weight.grad = one
-
-    return of_x, later
-
-
 # %% split_backward: all-at-once-and-put-off
 def split_backward(y, x, weights, grad):
     of_x, *of_weights = torch.autograd.grad(y, [x, *weights], grad)
@@ -1895,16 +1890,6 @@ def split_backward(y, x, weights, grad):
             weight.grad = new if old is None else old + new
 
     return of_x, later
-
-
-# %% interleaved: backwards-from-chunk-zero-too
-def interleaved(rank, ranks, chunks, microbatches):
-    forwards = in_groups(ranks, chunks, microbatches)
-    warm = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(forwards))
-    steps = [f"F{m}.{c}" for m, c in forwards[:warm]]
-    for (m, c), (bm, bc) in zip(forwards[warm:], forwards):
-        steps += [f"F{m}.{c}", f"B{bm}.{bc}"]
-    return steps + [f"B{m}.{c}" for m, c in forwards[len(forwards) - warm :]]
 
 
 # %% interleaved: warm-not-bounded

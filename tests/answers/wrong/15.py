@@ -787,11 +787,6 @@ def ring_seconds(n, nbytes, alpha, beta):
     return steps * (alpha + nbytes / n / beta)
 
 
-# %% ring_seconds: whole-tensor-in-each-message-too
-def ring_seconds(n, nbytes, alpha, beta):
-    return 2 * (n - 1) * (alpha + beta * nbytes)
-
-
 # %% ring_seconds: n-steps-a-phase
 def ring_seconds(n, nbytes, alpha, beta):
     return 2 * n * alpha + 2 * nbytes * beta
@@ -813,12 +808,6 @@ def crossing(n, alpha, beta):
 def crossing(n, alpha, beta):
     k = math.log2(n)
     return (n - 1 - k) * alpha / ((k - (n - 1) / n) * beta)
-
-
-# %% crossing: natural-logarithm-too
-def crossing(n, alpha, beta):
-    k = math.log(n)
-    return alpha * (2 * (n - 1) - k) / (beta * (k - 2 * (n - 1) / n))
 
 
 # %% crossing: doubling-sends-everything-once
@@ -848,17 +837,6 @@ def crossing(n, alpha, beta):
     return size
 
 
-# %% node_traffic: all-nodes-together-too
-def node_traffic(rings, node_of, nbytes):
-    total = 0
-    for ring in rings:
-        n = len(ring)
-        for a, b in zip(ring, ring[1:] + ring[:1]):
-            if node_of[a] != node_of[b]:
-                total += 2 * (n - 1) / n * nbytes
-    return total
-
-
 # %% node_traffic: not-closed
 def node_traffic(rings, node_of, nbytes):
     out = defaultdict(float)
@@ -868,20 +846,6 @@ def node_traffic(rings, node_of, nbytes):
             if node_of[a] != node_of[b]:
                 out[node_of[a]] += 2 * (n - 1) / n * nbytes
     return max(out.values(), default=0)
-
-
-# %% node_traffic: busiest-of-each-ring-too
-def node_traffic(rings, node_of, nbytes):
-    total = 0
-    for ring in rings:
-        n = len(ring)
-        out = Counter()
-        for i, rank in enumerate(ring):
-            if node_of[rank] != node_of[ring[(i + 1) % n]]:
-                out[node_of[rank]] += 1
-        if out:
-            total += max(out.values()) * 2 * (n - 1) / n * nbytes
-    return total
 
 
 # %% node_traffic: comes-in-counts-as-well
@@ -926,12 +890,6 @@ def hierarchical_all_reduce(x, inside, across):
     part = x.chunk(g)[dist.get_rank() % g].clone()
     dist.all_reduce(part, group=across)
     dist.all_gather(list(x.chunk(g)), part, group=inside)
-
-
-# %% hierarchical_all_reduce: all-of-x-across-too
-def hierarchical_all_reduce(x, inside, across):
-    dist.all_reduce(x, group=inside)
-    dist.all_reduce(x, group=across)
 
 
 # %% hierarchical_all_reduce: place-in-the-rail
@@ -993,21 +951,6 @@ def hierarchical_all_reduce(x, inside, across):
 def step_seconds(known, n):
     (a, ta), (b, tb) = known.items()
     return ta + (tb - ta) * (n - a) / (b - a)
-
-
-# %% step_seconds: power-law-too
-def step_seconds(known, n):
-    (a, ta), (b, tb) = known.items()
-    exponent = math.log(tb / ta) / math.log(b / a)
-    return ta * (n / a) ** exponent
-
-
-# %% step_seconds: fixed-not-below-zero-too
-def step_seconds(known, n):
-    (a, ta), (b, tb) = known.items()
-    work = (ta - tb) / (1 / a - 1 / b)
-    fixed = max(0, ta - work / a)
-    return work / n + fixed
 
 
 # %% step_seconds: no-fixed-part
