@@ -1017,6 +1017,21 @@ def interleaved(rank, ranks, chunks, microbatches):
     return order + backwards[total - warm :]
 
 
+# %% interleaved: other-order
+def interleaved(rank, ranks, chunks, microbatches):
+    groups = range(0, microbatches, ranks)
+    order = [(g + n, c) for g in groups for c in range(chunks) for n in range(ranks)]
+    forwards = [f"F{n}.{c}" for n, c in order]
+    backwards = [f"B{n}.{chunks - 1 - c}" for n, c in order]
+    warm = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1, len(forwards))
+    steps = [*forwards[:warm], backwards[0]]
+    forwards, backwards = forwards[warm:], backwards[1:]
+    while forwards:  # two of each in turn
+        steps += forwards[:2] + backwards[:2]
+        forwards, backwards = forwards[2:], backwards[2:]
+    return steps + backwards
+
+
 # %% interleaved: incomplete
 def interleaved(rank, ranks, chunks, microbatches):
     groups = range(0, microbatches, ranks)
@@ -1114,6 +1129,33 @@ def zero_bubble(stage, stages, microbatches):
     return order + [
         f"W{number}" for number in range(max(microbatches - (min(stage, 1)), 0), microbatches)
     ]
+
+
+# %% zero_bubble: weights-first
+def zero_bubble(stage, stages, microbatches):
+    warm = stages - 1 - stage
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            steps.append(f"F{warm + number}")
+        if number >= stage:
+            steps.append(f"W{number - stage}")
+        steps.append(f"B{number}")
+    return steps + [f"W{number}" for number in range(microbatches - stage, microbatches)]
+
+
+# %% zero_bubble: other-order
+def zero_bubble(stage, stages, microbatches):
+    warm, waiting = stages - 1 - stage, []
+    steps = [f"F{number}" for number in range(warm)]
+    for number in range(microbatches):
+        if warm + number < microbatches:
+            steps.append(f"F{warm + number}")
+        if len(waiting) > stage:
+            steps.append(f"W{waiting.pop(0)}")
+        steps.append(f"B{number}")
+        waiting.append(number)
+    return steps + [f"W{number}" for number in waiting]
 
 
 # %% zero_bubble: incomplete

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.formatting import counted
 from ...models import pipeline
 from ..judging import Noted, Number, Run, Tensor, Trial, judged, numbers_in, same, takes
 from ..judging.values import make, show
@@ -756,7 +757,7 @@ def interleaved(draw: random.Random) -> Iterator[Trial]:
                 "most": [2 * (ranks - 1 - r) + (chunks - 1) * ranks + 1 for r in range(ranks)],
                 "ways": "FB",
             },
-            like=f"{ranks} ranks, {microbatches} microbatches and chunks a rank: {chunks}",
+            like=f"{ranks} ranks of {counted(chunks, 'chunk')} and {microbatches} microbatches",
         )
 
 
