@@ -232,7 +232,6 @@ def test_a_step_left_out_is_said():
     assert rows[0][:4] == ["0", "2", "0.000", "0.000"]  # rank, steps, length, compute
     assert lines[9].split()[:4] == ["0", "2", "55.3", "%"]  # and its share
     assert rows[1][:2] == ["1", "2"]
-    assert [row[1] for row in rest.by_step().rows] == ["5", "6", "5", "6"]
     assert "without" not in str(whole)
     assert "without step 4" in str(rest)
     assert "without steps 4 and 5" in least._repr_mimebundle_()["text/html"]
@@ -272,13 +271,13 @@ def test_time_between_annotations_is_the_step_befores_and_said_where_it_is_much(
 
 def test_a_cell_holds_one_value_and_shares_add_up():
     found = three_steps().breakdown()
-    times, shares = found.by_step(), found.by_step(shares=True)
-    assert len(times.rows) == len(shares.rows) == 6
+    times, shares = found._tables()
+    assert len(times.rows) == len(shares.rows) == 2
     cells = [cell.removesuffix(" %") for row in times.rows + shares.rows for cell in row]
     assert not any(" " in cell or "(" in cell for cell in cells)
     for row in shares.rows:
         assert sum(float(cell.removesuffix(" %")) for cell in row[2:-1]) == pytest.approx(100)
-    assert times.rows[0][:2] == shares.rows[0][:2] == ["0", "4"]
+    assert times.rows[0][:2] == shares.rows[0][:2] == ["0", "3"]
     assert str(found).count("made by hand") == 1  # one stamp for both tables
     assert found._repr_mimebundle_()["text/html"].count("made by hand") == 1
 
@@ -286,8 +285,7 @@ def test_a_cell_holds_one_value_and_shares_add_up():
 def test_without_communication_there_is_no_overlap_to_speak_of():
     found = three_steps().breakdown()
     assert found.of(0).overlap is None
-    assert {row[-1] for row in found.by_step(shares=True).rows} == {"–"}
-
+    assert {row[-1] for row in found._tables()[1].rows} == {"–"}
     half = [
         step("ProfilerStep#0", 0, 30),
         ran(Kind.COMPUTE, 0, 20),
@@ -351,8 +349,6 @@ def test_asking_for_what_is_not_there_names_what_is():
         found.of(7)
     with pytest.raises(TraceError, match=r"rank 1 has no step 9 .* it has: 4, 5, 6"):
         found.of(1, 9)
-    assert repr(found.by_step()).count("whole trace") == 0
-    assert len(found.by_step().rows) == 6
 
 
 # ── Steps ────────────────────────────────────────────────────────────────────────────────────

@@ -173,7 +173,7 @@ def test_broken_files_are_refused(tmp_path, content, says):
 
 
 def test_it_draws_itself_with_words_and_a_stamp():
-    drawn = memory(TRAINING).draw(stamp=Provenance("recorded", "one H200"))
+    drawn = memory(TRAINING, stamp=Provenance("recorded", "one H200")).draw()
     assert drawn.alt.startswith("Memory of GPU 0 over time. GPU 0: 11.00 MiB allocated at the peak")
     bundle = drawn._repr_mimebundle_()
     assert "recorded · one H200" in bundle["text/plain"] and bundle["image/png"]

@@ -12,26 +12,24 @@ from .picture import Figure
 
 Held = Sequence[Sequence[float] | None]  # for each rank its numbers; None or empty: nothing
 _HATCHES = ("", "..", "--", "\\\\", "oo", "||", "++", "xx")  # of ranks, beside their colours
+_COLUMNS = 3  # panels side by side, at most
 _GAP = 1.6  # between before and after, in boxes
 
 
-def buffers(
-    panels: Mapping[str, tuple[Held, Held]], *, stamp: Provenance, columns: int = 3
-) -> Figure:
+def buffers(panels: Mapping[str, tuple[Held, Held]], *, stamp: Provenance) -> Figure:
     """Draw what each rank held before and after, as measured: a panel for each name.
 
     A row of boxes is a rank, a box is a number. It has the colour and the pattern of the rank that
     held this number before (if only one rank did); a number that no rank held before was computed
-    on the way, and has a thick frame. So give every rank different numbers. columns: panels side
-    by side. Raises ValueError if there is nothing to draw, or if the number of ranks before is not
-    that after.
+    on the way, and has a thick frame. So give every rank different numbers. Raises ValueError if
+    there is nothing to draw, or if the number of ranks before is not that after.
     """
     if not panels:
         raise ValueError("there is nothing to draw: name a collective, with before and after")
     for name, (before, after) in panels.items():
         if len(before) != len(after) or not before:
             raise ValueError(f"{name}: {len(before)} ranks before and {len(after)} after")
-    columns = min(columns, len(panels))
+    columns = min(_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     ranks = max(len(before) for before, _ in panels.values())
     widths = [

@@ -56,16 +56,9 @@ class Trace(Slices):
         return cls.of_slices(load(source, stamp=stamp, cache=cache, processes=processes))
 
     @classmethod
-    def runs(
-        cls,
-        source: Source,
-        *,
-        stamp: Provenance | None = None,
-        cache: bool = True,
-        processes: int | None = None,
-    ) -> dict[str, Trace]:
+    def runs(cls, source: Source, *, cache: bool = True) -> dict[str, Trace]:
         """The traces of several runs, or repeats of one: see `load_runs` there."""
-        found = load_runs(source, stamp=stamp, cache=cache, processes=processes)
+        found = load_runs(source, cache=cache)
         return {name: cls.of_slices(run) for name, run in found.items()}
 
     @classmethod

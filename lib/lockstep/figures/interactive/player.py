@@ -129,7 +129,7 @@ class Player(Playable):
         if not isinstance(ranks, int) or not 2 <= ranks <= MOST_RANKS:
             raise ValueError(f"2 to {MOST_RANKS} ranks can be played, not {ranks!r}")
         if name == "two-level":
-            return _simulated(two_level(ranks, asked["nodes"]), self._bytes)
+            return _simulated(two_level(ranks), self._bytes)
         return _simulated(ALGORITHMS[name](ranks), self._bytes)
 
     def first(self) -> dict[str, Any]:
@@ -159,21 +159,21 @@ class Player(Playable):
 
 
 def collective(
-    what: str | Played, ranks: int = 4, *, nodes: int = 2, nbytes: float = _DATA, title: str = ""
+    what: str | Played, ranks: int = 4, *, nbytes: float = _DATA, title: str = ""
 ) -> Player:
     """Play an all-reduce message by message: step, scrub, and count its rounds and bytes.
 
-    what: "ring", "doubling", "tree" or "two-level"; in the widget these and the number of ranks can
-    be changed. Or a job: its own sends and receives are played, as its record has them. Then a
-    round is what nobody had to wait for: a message is in the round after all those that its sender
-    had finished, and that its receiver had received, before. The record does not say what is in a
-    message, so the player shows whose numbers *may* have arrived.
-    ranks: 2 to 8. nodes: of "two-level". nbytes: of each rank's data. title: of a job.
+    what: "ring", "doubling", "tree" or "two-level" (on two nodes); in the widget these and the
+    number of ranks can be changed. Or a job: its own sends and receives are played, as its record
+    has them. Then a round is what nobody had to wait for: a message is in the round after all those
+    that its sender had finished, and that its receiver had received, before. The record does not
+    say what is in a message, so the player shows whose numbers *may* have arrived.
+    ranks: 2 to 8. nbytes: of each rank's data. title: of a job.
 
     Raises ValueError for another algorithm or number of ranks, and for a job without messages.
     """
     if isinstance(what, str):
-        return Player({"algorithm": what, "ranks": ranks, "nodes": nodes}, nbytes)
+        return Player({"algorithm": what, "ranks": ranks}, nbytes)
     found = heard(what.calls)
     if len(found.states[0]) > MOST_RANKS:
         raise ValueError(f"{MOST_RANKS} ranks can be played, not {len(found.states[0])}")

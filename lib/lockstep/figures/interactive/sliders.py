@@ -221,12 +221,11 @@ def pipeline(
     *,
     stages: int = 4,
     microbatches: int = 8,
-    chunks: int = 1,
 ) -> Dials:
     """A pipeline's schedule with dials for stages, microbatches, and how long a step takes.
 
     schedules: by name, functions of a rank, the number of ranks and of microbatches, which give the
-    rank's steps as `lockstep.pipeline.simulate` takes them. chunks: of the model on each rank.
+    rank's steps as `lockstep.pipeline.simulate` takes them.
     It shows the bubble, and how many microbatches' activations each rank keeps.
     """
     orders = {in_one_line(name): own for name, own in schedules.items()}
@@ -246,7 +245,7 @@ def pipeline(
                 f"{name} of {p} stages and {m} microbatches raises {type(error).__name__}: {error}"
             ) from error
         how = {"backward": values["backward"], "message": values["message"]}
-        plan = pipelines.simulate(steps, chunks=chunks, **how)
+        plan = pipelines.simulate(steps, **how)
         return plan, [pipelines.kept(order) for order in steps]
 
     def said(values: Mapping[str, Any], plan: pipelines.Plan, kept: Sequence[int]) -> str:

@@ -113,11 +113,6 @@ class Breakdown(Answer):
         known = ", ".join(str(spent.step) for spent in self.steps if spent.rank == rank)
         raise TraceError(f"rank {rank} has no step {step} in this breakdown; it has: {known}")
 
-    def by_step(self, *, shares: bool = False) -> Table:
-        """The table of every rank and step, in milliseconds or in shares, to be shown."""
-        times, parts = self._tables_of(self.steps)
-        return parts if shares else times
-
     def _notes(self) -> tuple[str, ...]:
         return self.notes
 
@@ -125,35 +120,29 @@ class Breakdown(Answer):
         return [*(f"{why}: left out" for why in self.unseen.values()), *self.doubts]
 
     def _tables(self) -> list[Table]:
-        return self._tables_of(self.totals)
-
-    def _tables_of(self, every: Sequence[Spent]) -> list[Table]:
         """Milliseconds, and the same as shares: a cell has one number."""
-        heads = ["rank", "step" if every is self.steps else "steps"]
-        who = [[_whose(spent), self._step(spent)] for spent in every]
+        who = [[_whose(spent), self._steps(spent)] for spent in self.totals]
         return [
             table(
                 f"breakdown{self._without()} · ms",
-                [*heads, "length", *_PARTS, "communication"],
-                [[*own, *_times(spent)] for own, spent in zip(who, every, strict=True)],
+                ["rank", "steps", "length", *_PARTS, "communication"],
+                [[*own, *_times(spent)] for own, spent in zip(who, self.totals, strict=True)],
                 stamp=self.stamp,
                 right=True,
             ),
             table(
                 "shares of the length · overlapped: of the communication",
-                [*heads, *_PARTS, "overlapped"],
-                [[*own, *_shares(spent)] for own, spent in zip(who, every, strict=True)],
+                ["rank", "steps", *_PARTS, "overlapped"],
+                [[*own, *_shares(spent)] for own, spent in zip(who, self.totals, strict=True)],
                 stamp=self.stamp,
                 right=True,
             ),
         ]
 
-    def _step(self, spent: Spent) -> str:
-        if spent.step is None:
-            of = spent.rank, spent.device
-            own = [one.step for one in self.steps if (one.rank, one.device) == of]
-            return "whole trace" if own == [NONE] else str(len(own))
-        return "whole trace" if spent.step == NONE else str(spent.step)
+    def _steps(self, total: Spent) -> str:
+        of = total.rank, total.device
+        own = [one.step for one in self.steps if (one.rank, one.device) == of]
+        return "whole trace" if own == [NONE] else str(len(own))
 
     def _without(self) -> str:
         distinct = set(self.left_out.values())

@@ -61,9 +61,9 @@ class Kernels(Answer):
     stamp: Provenance
     trace: Slices = field(repr=False, compare=False)
 
-    def by_step(self, top: int | None = None) -> Kernels:
+    def by_step(self) -> Kernels:
         """By the step that they were launched in, all steps of one number together."""
-        return kernels(self.trace, top or len(self.trace), by="step")
+        return kernels(self.trace, max(1, len(self.trace)), by="step")
 
     def by_phase(self) -> Kernels:
         """By phase of the step: backward, optimizer, forward and the rest."""

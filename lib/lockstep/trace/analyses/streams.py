@@ -77,12 +77,6 @@ class Streams(Answer):
     limits: tuple[int, int, int]
     stamp: Provenance
 
-    def total(self, kind: str, rank: int | None = None) -> int:
-        """Return the number of outliers of a kind, of one rank or of all."""
-        return sum(
-            one.count for one in self.outliers if one.kind == kind and rank in (None, one.rank)
-        )
-
     def _notes(self) -> list[str]:
         short, call, late = (microseconds(limit, 1) for limit in self.limits)
         return [f"limits: short below {short} µs, long calls over {call} µs, late over {late} µs"]

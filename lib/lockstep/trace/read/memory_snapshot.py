@@ -125,7 +125,7 @@ class Memory:
         shown = table("; ".join(self._sentences()), columns, rows, stamp=self.stamp)
         return {**shown._repr_mimebundle_(), "text/plain": str(self)}
 
-    def draw(self, *, stamp: Provenance | None = None) -> Figure:
+    def draw(self) -> Figure:
         """Reserved, active and allocated bytes over time; crosses where memory ran out."""
         name, unit = fitting(int(self.reserved.max()), BYTES)
         time = self.time / 1e6 if self.timed else self.time
@@ -153,7 +153,7 @@ class Memory:
             canvas.legend(loc="outside upper left", ncols=5, frameon=False, fontsize=8)
 
         alt = f"Memory of GPU {self.device} over time. " + "; ".join(self._sentences()) + "."
-        return Figure(draw, alt=alt, stamp=stamp or self.stamp)
+        return Figure(draw, alt=alt, stamp=self.stamp)
 
 
 def memory(

@@ -56,13 +56,7 @@ def load(
         return _slices(read_all(paths, store, processes, in_folder, notes), stamp, notes)
 
 
-def load_runs(
-    source: Source,
-    *,
-    stamp: Provenance | None = None,
-    cache: bool = True,
-    processes: int | None = None,
-) -> dict[str, Slices]:
+def load_runs(source: Source, *, cache: bool = True) -> dict[str, Slices]:
     """Read files of several runs, or of repeats of one, and tell them apart: name → its trace.
 
     source: as for `load`; folders inside of a folder count, too. A folder that holds one run gives
@@ -72,13 +66,13 @@ def load_runs(
 
     Raises TraceError as `load` does, and where it is not clear what was recorded together.
     """
-    stamp, where = _of_recording(stamp, source)
+    stamp, where = _of_recording(None, source)
     found: dict[str, Slices] = {}
     for folder, inside in folders_in(where).items():
         notes: list[str] = []
         paths, in_folder = find(inside, notes)
         with open_store(paths, cache) as store:
-            runs = together(read_all(paths, store, processes, in_folder, notes))
+            runs = together(read_all(paths, store, None, in_folder, notes))
             for number, run in enumerate(runs, start=1):
                 name = f"{folder}#{number}" if len(runs) > 1 else folder
                 found[name] = _slices(run, stamp, list(notes))
