@@ -75,18 +75,22 @@ def busy(trace: Slices, rows: Column) -> Intervals:
 
 
 def own_time(trace: Slices, rows: Column, within: Intervals | None = None) -> Column:
-    """For each of these rows the nanoseconds in which it was the innermost of them on its lane.
+    """For each of these rows its nanoseconds, without those of the rows inside of it.
 
-    rows: in the trace's order. within: only these times.
+    rows: in the trace's order; on a lane they are nested. within: only these times.
     """
-    own = np.zeros(len(rows), np.int64)
     start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    time = end - start if within is None else covered(within, start, end)
+    own = time.copy()
     for _, here in grouped(trace.lane[rows]):
-        bounds = np.unique(np.concatenate((start[here], end[here])))
-        at = innermost(start[here], end[here], bounds[:-1])
-        lasted = np.diff(bounds) if within is None else covered(within, bounds[:-1], bounds[1:])
-        np.add.at(own, here[at[at != NONE]], lasted[at != NONE])
-    return own
+        # So many have begun before, so many are over.
+        depth = np.arange(len(here)) - np.searchsorted(np.sort(end[here]), start[here], "right")
+        for level in range(1, int(depth.max(initial=0)) + 1):
+            inner, outer = here[depth == level], here[depth == level - 1]
+            parent = np.searchsorted(outer, inner) - 1
+            np.subtract.at(own, outer[parent[parent >= 0]], time[inner[parent >= 0]])
+    clipped: Column = own.clip(0)
+    return clipped
 
 
 def launched_in(trace: Slices, rows: Column, wanted: Column) -> Column:
