@@ -59,7 +59,7 @@ class StepUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocator:
+class AllocatingOperator:
     """The memory that one operator allocated on one rank's device. Bytes.
 
     count: allocations. total: of them. kept: of those that were not freed in the recording.
@@ -82,7 +82,7 @@ class Allocations(Answer):
 
     usage: tuple[Usage, ...]
     by_step: tuple[StepUsage, ...]
-    operators: tuple[Allocator, ...]
+    operators: tuple[AllocatingOperator, ...]
     notes: tuple[str, ...]
     stamp: Provenance
     curves: dict[tuple[int, int], tuple[Times, Times]] = field(repr=False, compare=False)
@@ -136,7 +136,7 @@ def allocations(trace: Slices) -> Allocations:
     """
     usage: list[Usage] = []
     by_step: list[StepUsage] = []
-    operators: list[Allocator] = []
+    operators: list[AllocatingOperator] = []
     curves: dict[tuple[int, int], tuple[Times, Times]] = {}
     notes = []
     own_steps = steps_by_rank(trace)
@@ -185,7 +185,7 @@ def _device_of(
     times: Times,
     events: list[dict[str, int]],
     own: list[Step],
-) -> tuple[Usage, list[StepUsage], list[Allocator], tuple[Times, Times]]:
+) -> tuple[Usage, list[StepUsage], list[AllocatingOperator], tuple[Times, Times]]:
     change = np.array([one["Bytes"] for one in events], np.int64)
     if device == NONE or any("Total Allocated" not in one for one in events):
         allocated = np.cumsum(change)
@@ -225,7 +225,7 @@ def _operators(trace: Slices, rank: int, times: Times) -> Column:
 
 def _allocators(
     rank: int, device: int, events: list[dict[str, int]], names: list[str]
-) -> list[Allocator]:
+) -> list[AllocatingOperator]:
     count: Counter[str] = Counter()
     total: Counter[str] = Counter()
     kept: Counter[str] = Counter()
@@ -239,7 +239,10 @@ def _allocators(
             open_now[one["Addr"]] = name, size
         elif found := open_now.pop(one["Addr"], None):
             kept[found[0]] -= found[1]
-    return [Allocator(rank, device, name, count[name], total[name], kept[name]) for name in count]
+    return [
+        AllocatingOperator(rank, device, name, count[name], total[name], kept[name])
+        for name in count
+    ]
 
 
 def _device(device: int) -> str:

@@ -61,7 +61,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class LaunchQueue:
     """The lead of the host over one rank's GPU, from its first step's start to its last's end.
 
     depth: (median, 90th percentile, largest) number of kernels and copies whose call has returned
@@ -94,7 +94,7 @@ class Launches(Answer):
     """
 
     calls: tuple[Calls, ...]
-    queues: tuple[Queue, ...]
+    queues: tuple[LaunchQueue, ...]
     notes: tuple[str, ...]
     stamp: Provenance
     depths: Mapping[int, tuple[Times, Times]] = field(repr=False, compare=False)
@@ -108,7 +108,7 @@ class Launches(Answer):
         known = ", ".join(f"rank {calls.rank} {calls.how}" for calls in self.calls) or "none"
         raise TraceError(f"there are no {how} launches of rank {rank}; there are: {known}")
 
-    def queue(self, rank: int) -> Queue:
+    def queue(self, rank: int) -> LaunchQueue:
         """The queue of a rank. Raises TraceError where it launched nothing."""
         for queue in self.queues:
             if queue.rank == rank:
@@ -183,7 +183,7 @@ def launches(trace: Slices) -> Launches:
     calls = launch_of(trace, device)
     own = steps_by_rank(trace)
     groups: list[Calls] = []
-    queues: list[Queue] = []
+    queues: list[LaunchQueue] = []
     depths: dict[int, tuple[Times, Times]] = {}
     stretches: dict[int, Intervals] = {}
     notes: list[str] = []
@@ -246,7 +246,7 @@ def _depth(work: DeviceTimes, start: int, end: int) -> tuple[Times, Times]:
     return times[last], depth[last]
 
 
-def _queue(rank: int, times: Times, depth: Times, host_bound: Intervals) -> Queue:
+def _queue(rank: int, times: Times, depth: Times, host_bound: Intervals) -> LaunchQueue:
     lasting, depth = np.diff(times), depth[:-1]
     order = np.argsort(depth, kind="stable")
     shares, sorted_depth = np.cumsum(lasting[order]), depth[order]
@@ -255,7 +255,7 @@ def _queue(rank: int, times: Times, depth: Times, host_bound: Intervals) -> Queu
     needed = np.array([-(-length // 2), -(-length * 9 // 10)])
     quantiles = sorted_depth[np.searchsorted(shares, needed)] if length else np.zeros(2, np.int64)
     lengths = host_bound.ends - host_bound.starts
-    return Queue(
+    return LaunchQueue(
         rank,
         length=length,
         depth=(int(quantiles[0]), int(quantiles[1]), int(depth.max(initial=0))),

@@ -21,7 +21,7 @@ US = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamTimes:
     """One stream, from the first start to the last end on its rank's GPUs. Nanoseconds.
 
     busy: while anything runs on it. Idle, by what ends it: host_bound, what runs next has not been
@@ -72,7 +72,7 @@ class Outlier:
 class Streams(Answer):
     """Streams by rank and number; outliers by rank and kind, those that took most time first."""
 
-    streams: tuple[Stream, ...]
+    streams: tuple[StreamTimes, ...]
     outliers: tuple[Outlier, ...]
     limits: tuple[int, int, int]
     stamp: Provenance
@@ -139,7 +139,7 @@ def streams(
     refuse_unseen(trace)
     device = on_device(trace)
     calls = launch_of(trace, device)
-    found: list[Stream] = []
+    found: list[StreamTimes] = []
     outliers: list[Outlier] = []
     for rank, piece in pieces(trace, device).items():
         rows, their = device[piece], calls[piece]
@@ -148,7 +148,7 @@ def streams(
     return Streams(tuple(found), tuple(outliers), (short, call, late), trace.provenance)
 
 
-def _streams(trace: Slices, rank: int, rows: Column, calls: Column) -> list[Stream]:
+def _streams(trace: Slices, rank: int, rows: Column, calls: Column) -> list[StreamTimes]:
     start, end = int(trace.start[rows].min()), int(trace.end[rows].max())
     lanes = trace.lane[rows]
     found = []
@@ -161,7 +161,7 @@ def _streams(trace: Slices, rank: int, rows: Column, calls: Column) -> list[Stre
         gaps = np.concatenate((work.busy.starts, [end])) - np.concatenate(([start], work.busy.ends))
         idle = end - start - work.busy.total
         found.append(
-            Stream(
+            StreamTimes(
                 rank,
                 trace.lanes[lane].stream,
                 trace.lanes[lane].device,
@@ -228,5 +228,5 @@ def _by_name(
     return sorted(found, key=lambda one: (-one.time, one.name))
 
 
-def _whose(one: Stream) -> str:
+def _whose(one: StreamTimes) -> str:
     return str(one.stream) if one.device == NONE else f"{one.stream} of GPU {one.device}"
