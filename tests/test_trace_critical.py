@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError, joins
-from lockstep.trace.analyses.critical import Segment, critical_path
+from lockstep.trace.analyses.critical import PathSegment, critical_path
 from lockstep.trace.certificate import Certificate
 
 OP, LAUNCH, COMPUTE = Kind.OPERATOR, Kind.LAUNCH, Kind.COMPUTE
@@ -432,7 +432,7 @@ def test_it_says_what_it_found_in_words_and_escapes_names():
     ]
     assert "<b>" not in shown["text/html"] and "&lt;b&gt;kernel" in shown["text/html"]
     assert path.top(1) == (("compute", "<b>kernel</b>", 1, 750_000),)
-    assert path.segments[0] == Segment(0, "stream 7", "compute", "<b>kernel</b>", 0, 750_000)
+    assert path.segments[0] == PathSegment(0, "stream 7", "compute", "<b>kernel</b>", 0, 750_000)
 
 
 rounds = st.integers(1, 6).flatmap(

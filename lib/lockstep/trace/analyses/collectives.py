@@ -70,7 +70,7 @@ class Straggler:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class CollectiveTimes:
     """One collective across ranks. Times in nanoseconds, by global rank.
 
     last: the rank that the others waited for, NONE if nobody waited longer than the resolution.
@@ -102,8 +102,8 @@ class Collectives(Answer):
     algorithm_bandwidth and bus_bandwidth (GB/s, NaN if unknown).
 
     stragglers: ranks that were waited for, the costliest first. resolution: nanoseconds, of the
-    clock. unmatched: reason → number of slices. `collectives[i]` is a Meeting; iterating gives
-    them all.
+    clock. unmatched: reason → number of slices. `collectives[i]` is a
+    CollectiveTimes; iterating gives them all.
     """
 
     matches: Matches
@@ -137,7 +137,7 @@ class Collectives(Answer):
         """Which part of the communication was waiting, 0 … 1; NaN if there is none."""
         return self.waiting / self.duration if self.duration else float("nan")
 
-    def __getitem__(self, index: int) -> Meeting:
+    def __getitem__(self, index: int) -> CollectiveTimes:
         index = range(len(self))[index]
         entries = range(int(self.matches.first[index]), int(self.matches.first[index + 1]))
         known = self.trace.known[int(self.matches.known[index])]
@@ -146,7 +146,7 @@ class Collectives(Answer):
         def by_rank(values: Column) -> dict[int, int]:
             return {r: int(values[entry]) for r, entry in zip(rank, entries, strict=True)}
 
-        return Meeting(
+        return CollectiveTimes(
             operation=known.operation,
             group=known.group,
             ranks=tuple(rank),
@@ -161,7 +161,7 @@ class Collectives(Answer):
             bus_bandwidth=float(self.bus_bandwidth[index]),
         )
 
-    def __iter__(self) -> Iterator[Meeting]:
+    def __iter__(self) -> Iterator[CollectiveTimes]:
         return (self[index] for index in range(len(self)))
 
     def doing(self, index: int) -> tuple[Doing, ...]:
@@ -400,7 +400,7 @@ def _middle(values: Column, unit: str) -> str:
     return quantity(float(np.median(values)), unit) if len(values) else "unknown"
 
 
-def _name(one: Meeting) -> str:
+def _name(one: CollectiveTimes) -> str:
     size = f" of {one.bytes / 1e6:,.3f} MB" if one.bytes > 0 else ""
     group = f" in {in_one_line(one.group)}" if one.group else ""
     operation = _LABELS.get(one.operation, one.operation)

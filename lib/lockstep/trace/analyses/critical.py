@@ -66,7 +66,7 @@ _LOOSE = (Kind.PYTHON, Kind.ANNOTATION, Kind.STEP, Kind.OTHER)  # say where, not
 _BEGIN, _END = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-class Segment(NamedTuple):
+class PathSegment(NamedTuple):
     """A piece of the path: what rank `rank` did on `lane` from `start` to `end` (nanoseconds).
 
     kind: "compute" (of a rank without a GPU: its operators), "transfer" (a communication, from when
@@ -83,7 +83,7 @@ class Segment(NamedTuple):
     end: int
 
 
-class Segments(Sequence[Segment]):
+class Segments(Sequence[PathSegment]):
     """The segments, which become objects when they are looked at: there may be millions.
 
     columns: for each, the row of the trace that it is of or NONE, the index of its lane, that of
@@ -102,15 +102,15 @@ class Segments(Sequence[Segment]):
         return len(self.start)
 
     @overload
-    def __getitem__(self, at: int) -> Segment: ...
+    def __getitem__(self, at: int) -> PathSegment: ...
     @overload
-    def __getitem__(self, at: slice) -> list[Segment]: ...
-    def __getitem__(self, at: int | slice) -> Segment | list[Segment]:
+    def __getitem__(self, at: slice) -> list[PathSegment]: ...
+    def __getitem__(self, at: int | slice) -> PathSegment | list[PathSegment]:
         if isinstance(at, slice):
             return [self[one] for one in range(len(self))[at]]
         at = range(len(self))[at]
         lane, name = self._lanes[self.lane[at]], int(self.name[at])
-        return Segment(
+        return PathSegment(
             lane.rank,
             lane.label,
             KINDS[self.kind[at]],

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from ...calls.flight import COALESCED, PARTS, recorded
 from ...calls.record import Call, Group
 from ...figures.table import table
 from ..slices import TraceError
-from .pickles import read_plain
+from .pickles import line_outside_torch, read_plain
 
 _RANK = re.compile(r"(\d+)(?:\.json|\.pkl|\.pickle)?$")
 _STATES = {"scheduled": "queued", "started": "running", "completed": "done"}
@@ -238,16 +238,8 @@ def _entries(rank: int, dump: Mapping[str, Any]) -> list[Entry]:
             start=start,
             end=start if state == "done" else None,
         )
-        found.append(Entry(made, state, _where(one.get("frames") or ())))
+        found.append(Entry(made, state, line_outside_torch(one.get("frames"))[0]))
     return sorted(found, key=lambda entry: entry.call.start)
-
-
-def _where(frames: Iterable[Mapping[str, Any]]) -> str:
-    for frame in frames:
-        file = str(frame["filename"]).replace("\\", "/")
-        if "/torch/" not in file and file.endswith((".py", ">")):
-            return f"{file.rsplit('/', 1)[-1]}:{frame['line']}"
-    return ""
 
 
 def _with_members(entries: dict[int, list[Entry]]) -> tuple[dict[int, list[Entry]], bool]:

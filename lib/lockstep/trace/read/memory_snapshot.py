@@ -20,7 +20,7 @@ from ...base.style import ERROR
 from ...figures.picture import PALETTE, Figure
 from ...figures.table import table
 from ..slices import NONE, Column, TraceError
-from .pickles import read_plain
+from .pickles import line_outside_torch, read_plain
 
 _ALLOCATES = ("alloc", "free_requested", "free_completed")
 _RESERVES = {"segment_alloc": 1, "segment_free": -1, "segment_map": 1, "segment_unmap": -1}
@@ -362,13 +362,7 @@ _AWAITING = ("active_awaiting_free", "active_pending_free")  # by the docs, and 
 
 
 def _where(frames: Sequence[Mapping[str, Any]] | None) -> str:
-    """The innermost Python line outside of torch."""
-    for frame in frames or ():
-        file = str(frame["filename"]).replace("\\", "/")
-        outside = "/torch/" not in file and not file.startswith("torch/")
-        if outside and (file.endswith(".py") or file.startswith("<")):
-            return f"{file.rsplit('/', 1)[-1]}:{frame['line']} {frame['name']}"
-    return _NO_FRAME
+    return " ".join(line_outside_torch(frames)).strip() or _NO_FRAME
 
 
 def _grouped(

@@ -1,9 +1,10 @@
-"""Pickles that other programs wrote: a pickle is a program, so only plain values are let in."""
+"""Pickles that PyTorch wrote: a pickle is a program, so only plain values are let in."""
 
 from __future__ import annotations
 
 import gzip
 import pickle
+from collections.abc import Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,17 @@ class _Plain(pickle.Unpickler):
             "program. PyTorch writes snapshots and flight-recorder dumps of plain values only, so "
             "this file is something else"
         )
+
+
+def line_outside_torch(frames: Iterable[Mapping[str, Any]] | None) -> tuple[str, str]:
+    """("train.py:40", function) of the innermost Python line that is not PyTorch's; ("", "") of
+    none."""
+    for frame in frames or ():
+        file = str(frame["filename"]).replace("\\", "/")
+        outside = "/torch/" not in file and not file.startswith("torch/")
+        if outside and file.endswith((".py", ">")):
+            return f"{file.rsplit('/', 1)[-1]}:{frame['line']}", str(frame["name"])
+    return "", ""
 
 
 def read_plain(path: Path) -> Any:
