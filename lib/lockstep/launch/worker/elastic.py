@@ -13,17 +13,17 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousStoreInfo,
-)
+from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from .process import die_with_parent
 
 
-class LoopbackRendezvous(RendezvousHandler):
+class LoopbackRendezvous(StaticTCPRendezvous):
     """One agent meets itself. torchrun's own store would listen on every interface."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1", 0, rank=0, world_size=1, run_id="lockstep", timeout=60)
 
     def next_rendezvous(self) -> RendezvousInfo:
         # A new store for each attempt, as PyTorch's handlers do: ranks that come again would
@@ -40,28 +40,6 @@ class LoopbackRendezvous(RendezvousHandler):
             master_listen_fd=listener.detach(),
         )
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo("127.0.0.1", port))
-
-    @property
-    def use_agent_store(self) -> bool:
-        return True
-
-    def get_backend(self) -> str:
-        return "loopback"
-
-    def get_run_id(self) -> str:
-        return "lockstep"
-
-    def is_closed(self) -> bool:
-        return False
-
-    def set_closed(self) -> None:
-        pass
-
-    def num_nodes_waiting(self) -> int:
-        return 0
-
-    def shutdown(self) -> bool:
-        return True
 
 
 def main(options: dict[str, Any]) -> int:
