@@ -71,8 +71,8 @@ def test_a_profile_comes_back_as_it_was_written():
     ("text", "why"),
     [
         ("[slurm]\npartitoin = 'x'", "did you mean partition"),
-        ("[slurm]\nnodes = 'two'", "nodes must be of type int, not 'two'"),
-        ("[slurm]\nnodes = true", "nodes must be of type int, not True"),
+        ("[slurm]\nnodes = 'two'", r"Expected `int`, got `str` - at `\$\.nodes`"),
+        ("[slurm]\nnodes = true", "Expected `int`, got `bool`"),
         ("[slurm]\nnodes = 0", "number of nodes must be 1 or more"),
         ("[slrum]\nnodes = 2", "must have one table"),
         ("nodes = ", "cannot be read"),

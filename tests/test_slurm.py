@@ -222,7 +222,7 @@ def test_a_profile_is_written_and_tried(cluster, tmp_path):
     assert done.returncode == 2 and "did you mean partition?" in done.stderr
     profile.write_text('[slurm]\nnodes = "two"\n')
     done = command("check")
-    assert done.returncode == 2 and "nodes must be of type int" in done.stderr
+    assert done.returncode == 2 and "Expected `int`, got `str`" in done.stderr
 
 
 def test_a_home_that_is_not_shared_is_suspected(cluster):

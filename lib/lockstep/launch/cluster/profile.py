@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import platformdirs
 
 from ..errors import LaunchError
@@ -41,21 +42,16 @@ def read() -> Slurm:
 
 
 def _slurm(table: Mapping[str, Any], file: Path) -> Slurm:
-    known = {field.name: getattr(Slurm(), field.name) for field in fields(Slurm)}
-    for name, value in table.items():
+    known = [field.name for field in fields(Slurm)]
+    for name in table:
         if name not in known:
             close = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
             raise LaunchError(f"the profile {file} has {name!r}: {hint}")
-        right: tuple[type, ...] = (list,) if name == "options" else (type(known[name]),)
-        if name == "time":
-            right = (int, str)
-        elif name == "patience":
-            right = (int, float)
-        if type(value) not in right:
-            meant = " or ".join(one.__name__ for one in right)
-            raise LaunchError(f"the profile {file}: {name} must be of type {meant}, not {value!r}")
-    return Slurm(**{**table, "options": tuple(map(str, table.get("options", ())))})
+    try:
+        return msgspec.convert(table, Slurm)
+    except msgspec.ValidationError as error:
+        raise LaunchError(f"the profile {file}: {error}") from None
 
 
 def write(cluster: Slurm) -> Path:
