@@ -6,13 +6,13 @@ Users know that file as the agent's ticket.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import platformdirs
 
 from ..errors import LaunchError
@@ -48,26 +48,22 @@ class Credentials:
                 remove(old)
         claim, path = tempfile.mkstemp(".json", "ticket-", folder)  # for its owner alone
         fcntl.flock(claim, fcntl.LOCK_SH)
-        with open(claim, "w", encoding="utf-8", closefd=False) as file:
-            said = {"address": self.address, "key": self.key.hex()}
-            json.dump({**said, "certificate": self.certificate}, file)
+        with open(claim, "wb", closefd=False) as file:
+            file.write(msgspec.json.encode(self))
         return Path(path), claim
 
     @classmethod
     def read(cls, path: Path) -> Credentials:
         """Read a file of `write`. Raises LaunchError for another, or one that others can read."""
         try:
-            with path.open(encoding="utf-8") as file:
+            with path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
-                said = json.load(file)
-            host, port = said["address"]
-            key, certificate = bytes.fromhex(said["key"]), str(said["certificate"])
-            credentials = cls((str(host), int(port)), key, certificate)
+                credentials = msgspec.json.decode(file.read(), type=cls)
         except OSError as error:
             raise LaunchError(
                 f"the ticket {str(path)!r} cannot be read: {error.strerror}"
             ) from None
-        except (ValueError, TypeError, LookupError):
+        except msgspec.MsgspecError:
             raise LaunchError(f"{str(path)!r} is not a ticket for an agent") from None
         if mode & 0o077:
             raise LaunchError(
