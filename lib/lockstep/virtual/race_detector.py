@@ -197,8 +197,9 @@ def race(old: Access, new: Access, named: Callable[[int], str], code: Callable[[
     one, other = named(old.stream), named(new.stream)
     if kind == "pool shared":
         repair = (
-            "replay the graphs of one pool in the order in which they were captured, or clone what "
-            f"{new.name} reads{second} before the other graph is replayed"
+            "replay the graphs of one pool in the order in which they were captured and read their "
+            f"outputs before the next round, or clone what {new.name} reads{second} before the "
+            "other graph is replayed"
         )
     elif kind == "memory given back":
         repair = (
