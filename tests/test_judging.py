@@ -523,7 +523,7 @@ def test_who_comes_last_comes_when_the_others_wait_or_have_gone():
         watch.leave()  # from now on the last one may come, and write
         return told
 
-    assert of_a_store(play) == [(2, 1, 3, []), (1, 1, 2, []), [True, True]]
+    assert of_a_store(play) == [(2, 4, 3, []), (1, 4, 2, []), [True, True]]
 
 
 def test_a_store_knows_what_was_waited_for_although_it_was_there():

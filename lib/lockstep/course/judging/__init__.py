@@ -40,7 +40,7 @@ gives no verdict.
 
 from .judge import Judged, judged
 from .numbers import Numbers
-from .running import Noted, Run, Step, Trial, takes
+from .running import Noted, Run, Step, Trial, call_after, takes
 from .values import Number, Other, Tensor, numbers_in, same
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Step",
     "Tensor",
     "Trial",
+    "call_after",
     "judged",
     "numbers_in",
     "same",

@@ -244,6 +244,13 @@ def _call_once(answer: Watched, *args: Any) -> None:
     answer(*make(args))
 
 
+def call_after(answer: Watched, *given: Any) -> None:
+    """A play: the last of what a rank is given is a function that is called before the answer."""
+    *args, first = given
+    first()
+    answer(*make(args))
+
+
 @dataclass(frozen=True)
 class Noted:
     """The result of a play that saw more than what the rank ended up with."""
@@ -305,7 +312,7 @@ def _in_turn(answer: Any, play: Play, given: Sequence[Sequence[tuple[Any, ...]]]
     once more in the end: a later call may have changed them."""
     watched = [Watched(answer) for _ in given]
     seen = [_watch(own, play, one) for own, one in zip(watched, given, strict=True)]
-    if play is _call_once:
+    if play in (_call_once, call_after):
         for own in watched:
             own.look_again()
     return seen

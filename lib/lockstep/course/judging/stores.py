@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -38,15 +39,17 @@ class NeverMet(Exception):
 class Watch:
     """One rank's requests to the store, and what it tells the others of itself.
 
-    asked: how often. written: how often it wrote. there: the keys that it waited for although
-    they were there. of_worlds: the store is one in which worlds meet, so keys of theirs are not
-    used twice, and waiting in vain raises.
+    asked: how often. written: how many bytes it wrote. there: the keys that it waited for although
+    they were there. lags: whether it goes on after waiting only when no other rank does anything
+    without it. of_worlds: the store is one in which worlds meet, so keys of theirs are not used
+    twice, and waiting in vain raises.
     """
 
     def __init__(self, real: Any, rank: int, world_size: int, of_worlds: bool):
         self.real, self.rank, self.world_size = real, rank, world_size
         self.asked = self.written = 0
         self.there: list[str] = []
+        self.lags = False
         self._of_worlds = of_worlds
         self._places: set[str] = set()
         self._first_world = True
@@ -99,6 +102,12 @@ class Watch:
             self.real.set(everybody, b"")
         self.real.wait([everybody])
 
+    def exchange(self, value: Any) -> list[Any]:
+        """Return what each rank gives, by rank."""
+        self.real.set(f"{_OWN}of {self.rank}", pickle.dumps(value))
+        keys = [f"{_OWN}of {rank}" for rank in range(self.world_size)]
+        return [pickle.loads(self.real.get(key)) for key in keys]
+
     @property
     def own_keys(self) -> int:
         """Count the keys in the store that are the trial's."""
@@ -118,7 +127,8 @@ class Watch:
     def ask(self, name: str, *args: Any, **named: Any) -> Any:
         self.count()
         if name in ("set", "append", "multi_set", "compare_set"):
-            self.written += 1
+            *_, values = *args, *named.values()
+            self.written += sum(map(len, values if name == "multi_set" else [values]))
         if name == "set" and self._of_worlds:
             self._refuse_old(args[0])
         return getattr(self.real, name)(*args, **named)
@@ -155,6 +165,8 @@ class Watch:
             time.sleep(_EVERY)
         yield
         self.tell(_BUSY)
+        if self.lags:
+            self.come_last()
 
     def _settled(self, ranks: Iterable[int], *states: bytes) -> bool:
         """Whether each of these ranks is in one of these states, or waits for what is not there.
