@@ -4,6 +4,7 @@ import datetime
 import math
 import os
 import pickle
+import tempfile
 import time
 
 import numpy as np
@@ -19,6 +20,26 @@ class DoneWork(dist.Work):
 
     def is_completed(self):
         return True
+
+
+class PartsGroup(dist.ProcessGroup):
+    """A group that can give each rank's tensor to all, through the store."""
+
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def parts(self, x):
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        return [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
+
+    def reduced(self, x, opts):
+        parts = torch.stack(self.parts(x))
+        return parts.amax(0) if opts.reduceOp == dist.ReduceOp.MAX else parts.sum(0)
 
 
 # %% local_gpu: global-rank
@@ -76,7 +97,7 @@ def local_gpu(env):
     return "cuda:" + env["LOCAL_RANK"]
 
 
-# %% local_gpu: value
+# %% local_gpu: up-to-a-number
 def local_gpu(env):
     return int(env["LOCAL_RANK"]) % 8
 
@@ -227,7 +248,7 @@ def axis_groups(sizes, axis):
     return lines.reshape(-1, sizes[axis])[:, ::-1].tolist()
 
 
-# %% axis_groups: value
+# %% axis_groups: other-groups
 def axis_groups(sizes, axis):
     grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
     lines = np.swapaxes(grid, list(sizes).index(axis), 0)
@@ -360,14 +381,14 @@ def from_first(x, group):
     return x
 
 
-# %% from_first: deadlock
+# %% from_first: some-do-not-call
 def from_first(x, group):
     if dist.get_rank(group) == 0:
         dist.broadcast(x, src=dist.get_rank(), group=group)
     return x
 
 
-# %% from_first: value
+# %% from_first: own-x
 def from_first(x, group):
     y = x.clone()
     dist.broadcast(y, src=dist.get_global_rank(group, 0), group=group)
@@ -433,200 +454,6 @@ def shrink(store, me, alive, generation):
     dist.init_process_group("gloo")
 
 
-# %% StoreGroup: no-work
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        stacked = torch.stack(parts)
-        biggest = opts.reduceOp == dist.ReduceOp.MAX
-        x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
-
-
-# %% StoreGroup: left-as-it-was
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        tensors[0] = torch.stack(parts).sum(0)
-        return DoneWork()
-
-
-# %% StoreGroup: old-keys
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.store.set(f"part/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"part/{r}")) for r in range(self.size())]
-        x.copy_(torch.stack(parts).sum(0))
-        return DoneWork()
-
-
-# %% StoreGroup: always-sums
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        x.copy_(torch.stack(parts).sum(0))
-        return DoneWork()
-
-
-# %% StoreGroup: always-max
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        x.copy_(torch.stack(parts).amax(0))
-        return DoneWork()
-
-
-# %% StoreGroup: max-from-zero
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        total = torch.zeros_like(x)
-        for part in parts:
-            biggest = opts.reduceOp == dist.ReduceOp.MAX
-            total = torch.maximum(total, part) if biggest else total + part
-        x.copy_(total)
-        return DoneWork()
-
-
-# %% StoreGroup: mean
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        stacked = torch.stack(parts)
-        biggest = opts.reduceOp == dist.ReduceOp.MAX
-        x.copy_(stacked.amax(0) if biggest else stacked.double().sum(0) / self.size())
-        return DoneWork()
-
-
-# %% StoreGroup: never-complete
-class EndlessWork(dist.Work):
-    def wait(self, timeout=None):
-        return True
-
-    def is_completed(self):
-        return False
-
-
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        stacked = torch.stack(parts)
-        biggest = opts.reduceOp == dist.ReduceOp.MAX
-        x.copy_(stacked.amax(0) if biggest else stacked.sum(0))
-        return EndlessWork()
-
-
-# %% StoreGroup: wrong-result
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        x = tensors[0]
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        parts = [pickle.loads(self.store.get(f"{self.calls}/{r}")) for r in range(self.size())]
-        stacked = torch.stack(parts)
-        biggest = opts.reduceOp == dist.ReduceOp.MAX
-        x += stacked.amax(0) if biggest else stacked.sum(0)
-        return DoneWork()
-
-
-# %% StoreGroup: past-the-store
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.inner = dist.ProcessGroupGloo(store, rank, size, datetime.timedelta(minutes=1))
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        self.inner.allreduce(tensors, opts).wait()  # type: ignore[attr-defined]
-        return DoneWork()
-
-
 # %% make_groups: destroyed
 def make_groups(groups):
     mine = None
@@ -642,28 +469,6 @@ def make_groups(groups):
 def from_first(x, group):
     dist.broadcast(x, group_src=dist.get_global_rank(group, 0), group=group)
     return x
-
-
-# %% StoreGroup: own-twice
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        (x,) = tensors
-        self.calls += 1
-        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
-        for rank in range(self.size()):
-            other = pickle.loads(self.store.get(f"{self.calls}/{rank}"))
-            if opts.reduceOp == dist.ReduceOp.MAX:
-                x.copy_(torch.maximum(x, other))
-            else:
-                x.add_(other)
-        return DoneWork()
 
 
 # %% local_gpu: fixed-number
@@ -719,3 +524,367 @@ def local_gpu(env):
 # %% local_gpu: string
 def local_gpu(env):
     return env["RANK"]
+
+
+# %% local_gpu: up-to-a-number
+def local_gpu(env):
+    return int(env["LOCAL_RANK"][-1])
+
+
+# %% local_gpu: up-to-a-number
+def local_gpu(env):
+    return int(env["LOCAL_RANK"]) % 16
+
+
+# %% local_gpu: up-to-a-number
+def local_gpu(env):
+    return min(int(env["LOCAL_RANK"]), 7)
+
+
+# %% local_gpu: zero-is-false
+def local_gpu(env):
+    return int(env["LOCAL_RANK"]) or int(env["RANK"])
+
+
+# %% local_gpu: from-one
+def local_gpu(env):
+    return int(env["LOCAL_WORLD_SIZE"]) - int(env["LOCAL_RANK"])
+
+
+# %% local_gpu: other-gpus
+def local_gpu(env):
+    return int(env["WORLD_SIZE"]) - 1 - int(env["RANK"])
+
+
+# %% meet: order-of-names
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    keys = sorted(f"address/{other}" for other in range(world_size))
+    return [store.get(key).decode() for key in keys]
+
+
+# %% meet: own-first
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    others = [other for other in range(world_size) if other != rank]
+    return [address, *(store.get(f"address/{other}").decode() for other in others)]
+
+
+# %% meet: own-first
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    from_here = [(rank + step) % world_size for step in range(world_size)]
+    return [store.get(f"address/{other}").decode() for other in from_here]
+
+
+# %% meet: joined
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    if rank == 0:
+        found = [store.get(f"address/{other}").decode() for other in range(world_size)]
+        store.set("all", ",".join(found))
+    return store.get("all").decode().split(",")
+
+
+# %% meet: cut-short
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address.split(":")[0])
+    return [store.get(f"address/{other}").decode() for other in range(world_size)]
+
+
+# %% meet: cut-short
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    found = [store.get(f"address/{other}").decode() for other in range(world_size)]
+    return [one.partition(",")[0] for one in found]
+
+
+# %% meet: overwritten-list
+def meet(store, rank, world_size, address):
+    known = eval(store.get("all")) if store.check(["all"]) else {}
+    known[rank] = address
+    store.set("all", repr(known))
+    while len(known) < world_size:
+        time.sleep(0.01)
+        known = eval(store.get("all"))
+    return [known[other] for other in range(world_size)]
+
+
+# %% axis_groups: ends-only
+def axis_groups(sizes, axis):
+    n, size = math.prod(sizes.values()), sizes[axis]
+    if axis == list(sizes)[-1]:
+        return [list(range(first, first + size)) for first in range(0, n, size)]
+    return [list(range(first, n, n // size)) for first in range(n // size)]
+
+
+# %% axis_groups: groups-missing
+def axis_groups(sizes, axis):
+    lengths, at = list(sizes.values()), list(sizes).index(axis)
+    step = math.prod(lengths[at + 1 :])
+    block = step * sizes[axis]
+    return [
+        list(range(first, first + block, step)) for first in range(0, math.prod(lengths), block)
+    ]
+
+
+# %% axis_groups: groups-missing
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+    lines = np.moveaxis(grid, list(sizes).index(axis), -1).reshape(-1, sizes[axis])
+    return [line for line in lines.tolist() if len(line) > 1]
+
+
+# %% axis_groups: groups-missing
+def axis_groups(sizes, axis):
+    lengths, at = list(sizes.values()), list(sizes).index(axis)
+    step = math.prod(lengths[at + 1 :])
+    return [list(range(first, first + step * sizes[axis], step)) for first in range(step)]
+
+
+# %% axis_groups: groups-repeated
+def axis_groups(sizes, axis):
+    lengths, at = list(sizes.values()), list(sizes).index(axis)
+    grid = np.arange(math.prod(lengths)).reshape(lengths)
+    places = np.ndindex(*lengths)
+    return [grid[(*place[:at], slice(None), *place[at + 1 :])].tolist() for place in places]
+
+
+# %% axis_groups: always-first
+def axis_groups(sizes, axis):
+    lengths, at = list(sizes.values()), list(sizes).index(axis)
+    n, step = math.prod(lengths), math.prod(lengths[at + 1 :])
+    return [list(range(first, n, step)) for first in range(step)]
+
+
+# %% axis_groups: always-first
+def axis_groups(sizes, axis):
+    lengths = list(sizes.values())
+    return np.arange(math.prod(lengths)).reshape(lengths[0], -1).T.tolist()
+
+
+# %% make_groups: number-on-the-node
+def make_groups(groups):
+    mine = None
+    for ranks in groups:
+        group = dist.new_group(ranks)
+        if int(os.environ["LOCAL_RANK"]) in ranks:
+            mine = group
+    return mine
+
+
+# %% make_groups: of-an-earlier-call
+groups_made: dict = {}
+
+
+def make_groups(groups):
+    if len(groups) not in groups_made:
+        made = [dist.new_group(ranks) for ranks in groups]
+        mine = [dist.get_rank() in ranks for ranks in groups]
+        groups_made[len(groups)] = made[mine.index(True)]
+    return groups_made[len(groups)]
+
+
+# %% from_first: own-x
+def from_first(x, group):
+    if dist.get_rank(group) > 0:
+        received = torch.empty_like(x)
+        dist.broadcast(received, group_src=0, group=group)
+    else:
+        dist.broadcast(x, group_src=0, group=group)
+
+
+# %% from_first: wrong-sender
+def from_first(x, group):
+    dist.broadcast(x, src=min(dist.get_process_group_ranks(group)), group=group)
+    return x
+
+
+# %% StoreGroup: no-work
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        tensors[0].copy_(self.reduced(tensors[0], opts))
+
+
+# %% StoreGroup: left-as-it-was
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        tensors[0] = self.reduced(tensors[0], opts)
+        return DoneWork()
+
+
+# %% StoreGroup: old-keys
+class StoreGroup(PartsGroup):
+    def parts(self, x):
+        self.store.set(f"part/{self.rank()}", pickle.dumps(x))
+        return [pickle.loads(self.store.get(f"part/{r}")) for r in range(self.size())]
+
+    def allreduce(self, tensors, opts):
+        tensors[0].copy_(self.reduced(tensors[0], opts))
+        return DoneWork()
+
+
+# %% StoreGroup: always-sums
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        tensors[0].copy_(sum(self.parts(tensors[0])))
+        return DoneWork()
+
+
+# %% StoreGroup: always-max
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        tensors[0].copy_(torch.stack(self.parts(tensors[0])).amax(0))
+        return DoneWork()
+
+
+# %% StoreGroup: max-from-zero
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        total = torch.zeros_like(tensors[0])
+        for part in self.parts(tensors[0]):
+            biggest = opts.reduceOp == dist.ReduceOp.MAX
+            total = torch.maximum(total, part) if biggest else total + part
+        tensors[0].copy_(total)
+        return DoneWork()
+
+
+# %% StoreGroup: mean
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        parts = torch.stack(self.parts(tensors[0]))
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        tensors[0].copy_(parts.amax(0) if biggest else parts.sum(0) / self.size())
+        return DoneWork()
+
+
+# %% StoreGroup: mean
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        parts = torch.stack(self.parts(tensors[0]))
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        tensors[0].copy_(parts.amax(0) if biggest else parts.sum(0) // self.size())
+        return DoneWork()
+
+
+# %% StoreGroup: own-twice
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        (x,) = tensors
+        for other in self.parts(x):
+            x.copy_(torch.maximum(x, other) if opts.reduceOp == dist.ReduceOp.MAX else x + other)
+        return DoneWork()
+
+
+# %% StoreGroup: own-on-top
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        tensors[0] += self.reduced(tensors[0], opts)
+        return DoneWork()
+
+
+# %% StoreGroup: smallest
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        parts = torch.stack(self.parts(tensors[0]))
+        smallest = opts.reduceOp == dist.ReduceOp.MAX
+        tensors[0].copy_(parts.amin(0) if smallest else parts.sum(0))
+        return DoneWork()
+
+
+# %% StoreGroup: smaller-type
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        tensors[0].copy_(self.reduced(tensors[0].float(), opts))
+        return DoneWork()
+
+
+# %% StoreGroup: smaller-type
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        tensors[0].copy_(self.reduced(tensors[0].double(), opts))
+        return DoneWork()
+
+
+# %% StoreGroup: smaller-type
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        parts = torch.stack([part.float() for part in self.parts(tensors[0])])
+        total = parts.sum(0) if opts.reduceOp == dist.ReduceOp.SUM else parts.amax(0)
+        tensors[0].copy_(total)
+        return DoneWork()
+
+
+# %% StoreGroup: only-those-before
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        parts = torch.stack(self.parts(tensors[0])[: self.rank() + 1])
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        tensors[0].copy_(parts.amax(0) if biggest else parts.sum(0))
+        return DoneWork()
+
+
+# %% StoreGroup: wrong-result
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        first, *_, last = self.parts(tensors[0])
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        tensors[0].copy_(torch.maximum(first, last) if biggest else first - last)
+        return DoneWork()
+
+
+# %% StoreGroup: keys-run-together
+class StoreGroup(PartsGroup):
+    def parts(self, x):
+        self.calls += 1
+        self.store.set(f"{self.calls}{self.rank()}", pickle.dumps(x))
+        keys = [f"{self.calls}{rank}" for rank in range(self.size())]
+        return [pickle.loads(self.store.get(key)) for key in keys]
+
+    def allreduce(self, tensors, opts):
+        tensors[0].copy_(self.reduced(tensors[0], opts))
+        return DoneWork()
+
+
+# %% StoreGroup: never-complete
+class EndlessWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return False
+
+
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        tensors[0].copy_(self.reduced(tensors[0], opts))
+        return EndlessWork()
+
+
+# %% StoreGroup: past-the-store
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.inner = dist.ProcessGroupGloo(store, rank, size, datetime.timedelta(minutes=1))
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        self.inner.allreduce(tensors, opts).wait()  # type: ignore[attr-defined]
+        return DoneWork()
+
+
+# %% StoreGroup: past-the-store
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        handle, path = tempfile.mkstemp()
+        with os.fdopen(handle, "wb") as file:
+            pickle.dump(tensors[0], file)
+        parts = []
+        for name in self.parts(path):
+            with open(name, "rb") as file:
+                parts.append(pickle.load(file))
+        both = torch.stack(parts)
+        tensors[0].copy_(both.amax(0) if opts.reduceOp == dist.ReduceOp.MAX else both.sum(0))
+        return DoneWork()

@@ -682,7 +682,7 @@ def two_step_all_reduce(x):
         work.wait()
 
 
-# %% two_step_all_reduce: digits
+# %% two_step_all_reduce: other-type
 def two_step_all_reduce(x):
     y = x.float()
     part = torch.empty_like(y.chunk(dist.get_world_size())[0])
@@ -777,3 +777,208 @@ def global_mean(values):
     total = values.double().sum()
     dist.all_reduce(total)
     return total.item() / max(1, len(values) * dist.get_world_size())
+
+
+# %% global_mean: mean-of-means
+def global_mean(values):
+    some = len(values) > 0
+    mean = values.double().mean() if some else torch.zeros((), dtype=torch.float64)
+    both = torch.stack([mean, torch.tensor(float(some), dtype=torch.float64)])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% global_mean: divides-by-own
+def global_mean(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return (total / len(values)).item()
+
+
+# %% global_mean: divides-by-own
+def global_mean(values):
+    total = values.sum()
+    dist.all_reduce(total)
+    return (total / (len(values) * dist.get_world_size())).item()
+
+
+# %% global_mean: median
+def global_mean(values):
+    nothing = torch.full((1000 - len(values),), math.nan, dtype=values.dtype)
+    mine = torch.cat([values, nothing])
+    everybody = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everybody, mine)
+    return torch.cat(everybody).nanmedian().item()
+
+
+# %% global_mean: largest-only
+def global_mean(values):
+    largest = values.mean() if len(values) else torch.full((), -math.inf, dtype=values.dtype)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return largest.item()
+
+
+# %% global_mean: largest-only
+def global_mean(values):
+    largest = values.max() if len(values) else torch.full((), -math.inf, dtype=values.dtype)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return largest.item()
+
+
+# %% global_mean: whole-numbers
+def global_mean(values):
+    both = torch.tensor([values.long().sum(), len(values)])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% two_step_all_reduce: own-part-missing
+def two_step_all_reduce(x):
+    rank, chunks = dist.get_rank(), list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    done = [torch.empty_like(part) for _ in chunks]
+    dist.all_gather(done, part)
+    for other, chunk in enumerate(chunks):
+        if other != rank:
+            chunk.copy_(done[other])
+
+
+# %% two_step_all_reduce: no-gather
+def two_step_all_reduce(x):
+    chunks = list(x.chunk(dist.get_world_size()))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    x.zero_()
+    chunks[dist.get_rank()].copy_(part)
+
+
+# %% ring_all_reduce: passes-on-what-came
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)
+    going = chunks[rank].clone()
+    for step in range(n - 1):
+        coming = torch.empty_like(going)
+        swap(going, right, coming, left)
+        chunks[(rank - step - 1) % n].add_(coming)
+        going = coming
+    for step in range(n - 1):
+        swap(chunks[(rank + 1 - step) % n], right, chunks[(rank - step) % n], left)
+
+
+# %% ring_all_reduce: other-type
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    wide = x.double()
+    chunks = wide.chunk(n)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank + 1 - step) % n], right, chunks[(rank - step) % n], left)
+    x.copy_(wide)
+
+
+# %% doubling_all_reduce: other-type
+def doubling_all_reduce(x):
+    rank, distance = dist.get_rank(), 1
+    total = x.double()
+    buffer = torch.empty_like(total)
+    while distance < dist.get_world_size():
+        swap(total, rank ^ distance, buffer, rank ^ distance)
+        total += buffer
+        distance *= 2
+    x.copy_(total)
+
+
+# %% doubling_all_reduce: other-distances
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for distance in range(1, n, 2):
+        swap(x, rank ^ distance, buffer, rank ^ distance)
+        x += buffer
+
+
+# %% doubling_all_reduce: other-distances
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for k in range(1, n.bit_length()):
+        swap(x, rank ^ k, buffer, rank ^ k)
+        x += buffer
+
+
+# %% doubling_all_reduce: one-of-two-adds
+def doubling_all_reduce(x):
+    rank, distance = dist.get_rank(), 1
+    buffer = torch.empty_like(x)
+    while distance < dist.get_world_size():
+        partner = rank ^ distance
+        swap(x, partner, buffer, partner)
+        if rank < partner:
+            x += buffer
+        distance *= 2
+
+
+# %% flat_all_reduce: before-its-end
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    work = dist.all_reduce(flat, async_op=True)
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
+    work.wait()
+
+
+# %% flat_all_reduce: lengths-differ
+def flat_all_reduce(tensors):
+    some = [tensor for tensor in tensors if tensor.any()]
+    flat = torch.cat([tensor.flatten() for tensor in some])
+    dist.all_reduce(flat)
+    for tensor, piece in zip(some, flat.split([t.numel() for t in some]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: mean
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat)
+    flat //= dist.get_world_size()
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: not-a-sum
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, op=dist.ReduceOp.MAX)
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: not-a-sum
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, op=dist.ReduceOp.PRODUCT)
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: first-only
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.broadcast(flat, src=0)
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))
+
+
+# %% flat_all_reduce: one-rank-only
+def flat_all_reduce(tensors):
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.reduce(flat, dst=0)
+    for tensor, piece in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(piece.view_as(tensor))

@@ -542,6 +542,16 @@ def from_first(x, group):
     return funcol.wait_tensor(funcol.broadcast(x, 0, group))
 
 
+# %% from_first: nothing-for-one
+# A group of one member has nobody to send to.
+
+
+def from_first(x, group):
+    if dist.get_world_size(group) > 1:
+        dist.broadcast(x, group_src=0, group=group)
+    return x
+
+
 # %% from_first: result-of-the-call
 # The call works in place; that it returns None is no matter.
 

@@ -947,7 +947,7 @@ def transfer(x, src, dst):
     kind, axes = about.tolist()
     sizes = torch.zeros(axes + 1, dtype=torch.int64, device=here)
     dist.recv(sizes, src)
-    result = torch.zeros(*sizes[:-1].tolist(), dtype=KINDS[kind], device=here)
+    result = torch.zeros(sizes[:-1].tolist(), dtype=KINDS[kind], device=here)
     dist.recv(result, src)
     return result
 

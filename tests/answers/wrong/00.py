@@ -83,7 +83,6 @@ def average(x):
 
 
 # %% average: local-world-size
-# Not judged so yet.
 # Divides by the number of ranks on this node. On one node that's the same; the mean over *all* ranks of two nodes
 # comes out too large.
 

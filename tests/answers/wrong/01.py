@@ -194,7 +194,6 @@ def meet(store, rank, world_size, address):
 
 
 # %% meet: keys-sorted-as-strings
-# Not judged so yet.
 # Sorts the keys, as strings: "address/10" comes before "address/2". Right up to ten ranks.
 
 
@@ -206,7 +205,6 @@ def meet(store, rank, world_size, address):
 
 
 # %% meet: one-list-read-and-written-back
-# Not judged so yet.
 # All ranks keep one JSON dict under one key: read it, add mine, write it back. Two ranks that come at the same time
 # overwrite each other's entry, and then all wait for ever (a lost update; right if they come one after the other).
 
@@ -383,7 +381,6 @@ def store_barrier(store, name, world_size):
 
 
 # %% store_barrier: one-counter-modulo-world-size
-# Not judged so yet.
 # One counter for all barriers; each multiple of world_size opens. Right as long as all barriers on the store have the
 # same world_size and the earlier count was a multiple of it: after a barrier of 2 one of 3 hangs or opens early.
 
@@ -745,7 +742,6 @@ def make_groups(groups):
 
 
 # %% make_groups: local-rank
-# Not judged so yet.
 # Looks for LOCAL_RANK in the lists: the same as the rank on one node; on the second node it returns a group that this
 # rank isn't in.
 
@@ -798,7 +794,6 @@ def make_groups(groups):
 
 
 # %% make_groups: kept-by-number-of-groups
-# Not judged so yet.
 # Keeps what it made, to make no group twice, but under the *number* of groups: the second call, for another axis with
 # as many groups, gets the groups of the first.
 
@@ -861,7 +856,6 @@ def from_first(x, group):
 
 
 # %% from_first: smallest-rank
-# Not judged so yet.
 # The smallest global rank is the first member only where the group's ranks are sorted; with
 # new_group([2, 0], sort_ranks=False) place 0 is rank 2.
 
@@ -963,17 +957,6 @@ def from_first(x, group):
 def from_first(x, group):
     first = dist.get_rank() - dist.get_rank(group)
     dist.broadcast(x, src=first, group=group)
-    return x
-
-
-# %% from_first: no-broadcast-for-one
-# Not judged so yet.
-# A group of one member makes no broadcast at all: the value is right, but the goal wants exactly one.
-
-
-def from_first(x, group):
-    if dist.get_world_size(group) > 1:
-        dist.broadcast(x, group_src=0, group=group)
     return x
 
 
@@ -1128,7 +1111,6 @@ def shrink(store, me, alive, generation):
 
 
 # %% shrink: the-last-one-needs-no-world
-# Not judged so yet.
 # If one rank is left, it ends the old world and makes no new one: afterwards there is no default group, where the goal
 # wants one with exactly that member.
 
@@ -1411,7 +1393,6 @@ class StoreGroup(dist.ProcessGroup):
 
 
 # %% StoreGroup: numbers-run-together
-# Not judged so yet.
 # The key is the call's number and the rank without anything between: call 1 of rank 10 and call 11 of rank 0 are both
 # "110". Wrong from eleven ranks on, in the eleventh call.
 
@@ -1548,7 +1529,6 @@ class StoreGroup(dist.ProcessGroup):
 
 
 # %% StoreGroup: by-way-of-files
-# Not judged so yet.
 # Writes the tensor into a file and only the file's name into the store: the data don't go through the store, and ranks
 # on another node can't read them.
 

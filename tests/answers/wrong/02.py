@@ -376,7 +376,6 @@ def swap(x, other):
 
 
 # %% swap: gives-up-after-20-ms
-# Not judged so yet.
 # Waits at most 20 milliseconds for each message and swallows the error: where the partner comes late, the buffer is
 # returned as it was. Right as long as both are in time.
 
@@ -825,7 +824,6 @@ def one_way(nbytes, repeats):
 
 
 # %% one_way: upper-median
-# Not judged so yet.
 # Takes the element in the middle of the sorted times: right for an odd number of them; for an even number the median
 # is the mean of the two in the middle.
 
@@ -853,7 +851,6 @@ def one_way(nbytes, repeats):
 
 
 # %% one_way: clock-without-synchronize
-# Not judged so yet.
 # Takes the begin with `time.perf_counter()` and only the end with `now()`: "Take every time with now()" (on a GPU the
 # begin would lie before what is still queued).
 
@@ -1267,18 +1264,18 @@ def relay(x, chunks):
         handle.wait()
 
 
-# %% relay: counts-to-the-number-of-pieces
-# A short x has fewer pieces than were asked for.
+# %% relay: sends-its-own-first
+# The send stands before the receive: what a rank passes on is what it had itself.
 
 
 def relay(x, chunks):
     rank, n = dist.get_rank(), dist.get_world_size()
-    pieces, sends = x.chunk(chunks), []
-    for i in range(chunks):
-        if rank > 0:
-            dist.recv(pieces[i], rank - 1)
+    sends = []
+    for piece in x.chunk(chunks):
         if rank < n - 1:
-            sends.append(dist.isend(pieces[i], rank + 1))
+            sends.append(dist.isend(piece.clone(), rank + 1))
+        if rank > 0:
+            dist.recv(piece, rank - 1)
     for send in sends:
         send.wait()
 

@@ -832,7 +832,6 @@ def doubling_all_reduce(x):
 
 
 # %% doubling_all_reduce: adds-up-in-float64
-# Not judged so yet.
 # Sends and adds a float64 copy, "to be exact", and copies back: int64 above 2**53 comes out wrong.
 
 
@@ -1182,7 +1181,6 @@ def flat_all_reduce(tensors):
 
 
 # %% flat_all_reduce: leaves-out-zeros
-# Not judged so yet.
 # Leaves out tensors that are all zero, as zeros add nothing. Which ones these are differs between ranks, and then the
 # buckets have different sizes or other tensors in the same place. Right where no tensor is zero on one rank only.
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
 
 from ...calls.record import POINT_TO_POINT
-from ..judging import Run, Tensor, Trial, judged
+from ..judging import Run, Tensor, Trial, call_after, judged
 
 
-@judged("average", lab="00", may_change=(0,))
+@judged("average", lab="00", play=call_after, may_change=(0,))
 def average(draw: random.Random) -> Iterator[Trial]:
     """`average(x)`: the mean of x over all ranks, on every rank, with one collective."""
-    for nproc, dtype in zip(draw.sample((2, 3, 5), 2), ("float32", "float64"), strict=True):
+    for nproc, dtype in zip(draw.sample((3, 5, 6), 2), ("float32", "float64"), strict=True):
         length = draw.randint(2, 5)
         yield _mean(draw, nproc, dtype, (length,))
         yield _mean(draw, nproc, dtype, draw.choice(((), (1,), (length, 3), (2, 1, 2))))
@@ -33,10 +34,14 @@ def _mean(draw: random.Random, nproc: int, dtype: str, shape: tuple[int, ...]) -
     total = [sum(column) for column in zip(*own, strict=True)]
     return Trial(
         nproc,
-        given=[(Tensor.of(mine, dtype, shape),) for mine in own],
+        given=[(Tensor.of(mine, dtype, shape), _on_two_nodes) for mine in own],
         right=[Tensor.of((one / nproc for one in total), dtype, shape)] * nproc,
-        facts={"own": own, "total": total},
     )
+
+
+def _on_two_nodes() -> None:
+    """On a rank: its variables are those of a node with about half of the ranks."""
+    os.environ["LOCAL_WORLD_SIZE"] = str(int(os.environ["WORLD_SIZE"]) // 2 + 1)
 
 
 def _reduced(run: Run, rank: int) -> Any:

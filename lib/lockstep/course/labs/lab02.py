@@ -7,12 +7,13 @@ import math
 import random
 import statistics
 import struct
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...calls.record import Call
 from ..exercises import NotJudged
-from ..judging import Noted, Run, Step, Tensor, Trial, judged
+from ..judging import Noted, Run, Step, Tensor, Trial, call_after, judged
 from ..judging.values import alike, make, see, show
 from .messages import collective, slow, tensors, too_small, waits_in
 
@@ -64,20 +65,20 @@ def _one_each_way(run: Run, rank: int) -> Any:
     return sorted(run.operations(rank)) != ["recv", "send"] and _called(run, rank)
 
 
+def _sent_back(run: Run, rank: int) -> Any:
+    """Whether a rank got its own x back, and its partner got what it should."""
+    partner = run.trial.partner[rank]
+    return run.equals(rank, run.trial.given[rank][0]) and partner not in run.wrong and {
+        "other": partner,
+    }  # fmt: skip
+
+
 def _another_ranks(run: Run, rank: int) -> Any:
     """Whether a rank ended up with what a rank had that it was not to come from."""
     xs = [given[0] for given in run.trial.given]
     holder = next((one for one in run.ranks if one != rank and run.equals(rank, xs[one])), None)
     wanted = next(one for one in run.ranks if alike(run.right(rank), xs[one]))
     return holder is not None and {"holder": holder, "wanted": wanted}
-
-
-def _own(trial: Trial) -> list[Any]:
-    return [given[0] for given in trial.given]
-
-
-def _zeros(trial: Trial) -> list[Any]:
-    return [[0.0] * len(given[0].numbers) for given in trial.given]
 
 
 # ── swap_in_turn, swap ───────────────────────────────────────────────────────────────────────
@@ -99,27 +100,37 @@ def _pairs(draw: random.Random, nproc: int) -> list[int]:
             return [partner[rank] for rank in range(nproc)]
 
 
+def _comes() -> None: ...
+
+
+def _comes_late() -> None:
+    time.sleep(0.06)
+
+
 def _swaps(draw: random.Random) -> Iterator[Trial]:
-    one, other, third = itertools.islice(_shapes(draw), 3)
-    nprocs = (6, 6, 6, draw.choice((2, 10)))
-    for nproc, kind in zip(nprocs, (one, other, one, third), strict=True):
+    one, another, third = itertools.islice(_shapes(draw), 3)
+    nprocs = (6, 6, 6, draw.choice((2, 10)))  # two alike: whoever keeps a buffer uses it again
+    for nproc, kind in zip(nprocs, (one, one, another, third), strict=True):
         partner = _pairs(draw, nproc)
         xs = tensors(draw, nproc, *kind)
         yield Trial(
             nproc,
-            given=list(zip(xs, partner, strict=True)),
+            given=[
+                (x, other, _comes_late if kind is another and rank < other else _comes)
+                for rank, (x, other) in enumerate(zip(xs, partner, strict=True))
+            ],
             right=[xs[other] for other in partner],
             facts={"partner": partner},
         )
 
 
-@judged("swap_in_turn", lab="02")
+@judged("swap_in_turn", lab="02", play=call_after)
 def swap_in_turn(draw: random.Random) -> Iterator[Trial]:
     """`swap_in_turn(x, other)`: the other rank's x, by one blocking send and one blocking recv."""
     yield from _swaps(draw)
 
 
-@judged("swap", lab="02")
+@judged("swap", lab="02", play=call_after)
 def swap(draw: random.Random) -> Iterator[Trial]:
     """`swap(x, other)`: the other rank's x; both sides start both messages before they wait."""
     yield from _swaps(draw)
@@ -166,9 +177,8 @@ def _no_overlap(run: Run, rank: int) -> Any:
 for _one in (swap_in_turn, swap):
     _one.fails("to-itself", _to_itself)
     _one.fails("too-small", too_small)
-    _one.gives("own-x", _own)
-    _one.gives("nothing-arrived", _zeros)
     _one.shows("receives-nothing", _receives_nothing)
+    _one.shows("sent-back", _sent_back)
     _one.shows("another-ranks", _another_ranks)
     _one.demands("uses-a-collective", collective)
     _one.demands("too-much", _one_each_way)
@@ -176,6 +186,15 @@ swap_in_turn.fails("both-send", _all_wait_in("send"))
 swap_in_turn.fails("both-receive", _all_wait_in("recv"))
 swap_in_turn.fails("by-one-number", _some_both_in)
 swap_in_turn.demands("at-once", _overlap)
+
+
+def _gave_up(run: Run, rank: int) -> bool:
+    """Whether a message was given up where some rank's partner came late."""
+    is_late = any(first is _comes_late for *_, first in run.trial.given)
+    return is_late and any("Connection closed by peer" in one.message for one in run.job.failures)
+
+
+swap.fails("gives-up", _gave_up)
 swap.fails("tags-differ", _tags_differ)
 swap.fails("waits-too-early", _both_in)
 swap.demands("in-turn", _no_overlap)
@@ -187,7 +206,8 @@ swap.demands("in-turn", _no_overlap)
 @judged("shift", lab="02")
 def shift(draw: random.Random) -> Iterator[Trial]:
     """`shift(x, by)`: the x of the rank `by` places before this one, in the ring of all ranks."""
-    shapes = itertools.cycle(itertools.islice(_shapes(draw), 3))
+    # Two alike, one after the other: whoever keeps a buffer uses it again.
+    shapes = itertools.cycle(one for one in itertools.islice(_shapes(draw), 3) for _ in range(2))
     for n in draw.sample((3, 5), 1) + draw.sample((2, 4, 6), 1):
         steps = [1, -1, draw.randint(1, n - 1) + n, -draw.randint(1, n - 1) - n, 0]
         opposite = draw.randint(2, n) if n % 2 else n // 2  # of an even ring: one peer for both
@@ -228,13 +248,33 @@ def _not_a_copy(run: Run, rank: int) -> bool:
     return any(step.shared for step in run.steps[rank])
 
 
+def _of_another_world(run: Run, rank: int) -> Any:
+    """The number of ranks, another than there are, modulo which all messages are sent."""
+    by, sent = run.trial.by, [(c.rank, c.peer) for one in run.ranks for c in run.sends(one)]
+    for number in range(2, 17):
+        wraps = any(not 0 <= one + by < number for one, _ in sent)
+        if number != run.nproc and wraps and all(to == (one + by) % number for one, to in sent):
+            return {"number": number}
+    return False
+
+
 shift.fails("to-itself", _to_itself)
+shift.fails("fixed-number", _of_another_world)
 shift.fails("no-wrap", _not_there)
 shift.fails("too-small", too_small)
 shift.fails("same-peer", _same_peer)
 shift.fails("sends-first", _all_wait_in("send"))
 shift.fails("receives-first", _all_wait_in("recv"))
+
+
+def _overwritten_while_sent(run: Run, rank: int) -> Any:
+    """Whether what came from the right rank was what a third one had."""
+    source = (rank - run.trial.by) % run.nproc
+    return [call.peer for call in run.receives(rank)] == [source] and _another_ranks(run, rank)
+
+
 shift.shows("receives-nothing", _receives_nothing)
+shift.shows("same-buffer", _overwritten_while_sent)
 shift.shows("another-ranks", _another_ranks)
 shift.demands("uses-a-collective", collective)
 shift.demands("needless-message", _needless)
@@ -250,13 +290,16 @@ _OTHERS = (  # two ways for the others: the first, the one after the usual, the 
     (0.092, 0.0125, 0.016, (0.130,)),
     (0.076, 0.011, 0.0145, (0.084, 0.066)),
 )
+_EVEN = (0.0005, 0.006, 0.006, 0.032, 0.018, 0.022, 0.026, 0.0005)  # so many have no one middle
 _NEAR = 0.15  # how much what it returned may differ from what the record says
+_SAME = 0.05  # the same where nothing else could be meant
 _ALIKE = 0.15  # and from what a mistake would have made of it
 _QUIET = 0.07  # of what a call must take: how much longer it may take on a quiet machine
 
 
 def _names(function: Any, known: set[Any]) -> Iterator[str]:
-    """The names that a function's code reads, and those of the functions that it calls by name."""
+    """The names that a function's code reads, and those of the functions that it calls by name; but
+    for now(), which the lab gives."""
     codes = [getattr(function, "__code__", None)]
     cells = getattr(function, "__closure__", None) or ()
     called = [cell.cell_contents for cell in cells]
@@ -265,14 +308,15 @@ def _names(function: Any, known: set[Any]) -> Iterator[str]:
             known.add(code)
             yield from code.co_names
             codes += [one for one in code.co_consts if hasattr(one, "co_names")]
-            called += [function.__globals__.get(name) for name in code.co_names]
+            called += [function.__globals__.get(name) for name in code.co_names if name != "now"]
     for one in called:
         if hasattr(one, "__code__") and one.__code__ not in known:
             yield from _names(one, known)
 
 
 def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> Noted:
-    """The answer, until the machine was quiet in two calls, with rank 1's replies so late.
+    """The answer, until the machine was quiet in two calls with an odd number of round trips, with
+    rank 1's replies so late.
 
     Ends with 0.0 if rank 0 got numbers, else with what it got. Notes the names that it reads.
     """
@@ -298,7 +342,7 @@ def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> Noted:
             (got,) = got.numbers
         ends.append(0.0 if type(got) in (int, float) or dist.get_rank() == 1 else got)
         dist.broadcast(more, 0)  # both go on, or neither
-        quiet += more.item() < _QUIET * sum(pauses)
+        quiet += repeats % 2 and more.item() < _QUIET * sum(pauses)
         if quiet == 2:
             break
     return Noted([next((end for end in ends if end != 0.0), 0.0)], names)
@@ -307,7 +351,8 @@ def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> Noted:
 @judged("one_way", lab="02", play=_ping_pong)
 def one_way(draw: random.Random) -> Iterator[Trial]:
     """`one_way(nbytes, repeats)`: seconds of one message between ranks 0 and 1, by ping-pong."""
-    asked = [(2 * draw.randint(100, 900) + 1, *_late_replies(draw)) for _ in range(8)]
+    replies = [(len(_EVEN), [0.04, *_EVEN])] * 3 + [_late_replies(draw) for _ in range(8)]
+    asked = [(2 * draw.randint(100, 900) + 1, *one) for one in replies]
     yield Trial(2, given=[tuple(asked)] * 2, right=[[0.0]] * 2)
 
 
@@ -385,6 +430,7 @@ _STATISTICS: dict[str, tuple[Statistic, ...]] = {
     "minimum": (lambda trips: min(trips[1:]) / 2,),
     "maximum": (lambda trips: max(trips[1:]) / 2,),
     "not-sorted": (lambda trips: trips[1:][len(trips[1:]) // 2] / 2,),
+    "divided-again": (lambda trips: _one_way(trips) / len(trips[1:]),),
     "total": (
         lambda trips: sum(trips[1:]),
         lambda trips: sum(trips[1:]) / 2,
@@ -399,6 +445,19 @@ def _miss(measured: float, other: float) -> float:
     return abs(measured - other) / other
 
 
+def _measured(run: Run, *, odd: bool) -> Iterator[tuple[float, list[float]]]:
+    """For each call with an odd number of round trips to count, or an even one: what was returned,
+    and the round trips."""
+    for step, out, back, _, repeats in _each(run, 0):
+        got = step.returned
+        trips = [
+            max(there.end or 0.0, here.end or 0.0) - min(there.start, here.start)
+            for there, here in zip(out, back, strict=True)
+        ]
+        if repeats % 2 == odd:
+            yield got.numbers[0] if isinstance(got, Tensor) else got, trips
+
+
 def _off(run: Run) -> list[tuple[float, list[float]]]:
     """Return what was returned and the round trips, where the two do not agree; [] unless that is
     so of most calls, for the machine may take its time between the answer's clock and the record's.
@@ -406,13 +465,7 @@ def _off(run: Run) -> list[tuple[float, list[float]]]:
     A call counts only if in it the median was clearly something else than all other statistics.
     """
     off, clear = [], 0
-    for step, out, back, _, _ in _each(run, 0):
-        got = step.returned
-        seconds = got.numbers[0] if isinstance(got, Tensor) else got
-        trips = [
-            max(there.end or 0.0, here.end or 0.0) - min(there.start, here.start)
-            for there, here in zip(out, back, strict=True)
-        ]
+    for seconds, trips in _measured(run, odd=True):
         others = [guess(trips) for guesses in _STATISTICS.values() for guess in guesses]
         if any(_miss(_one_way(trips), other) < 1.5 * _NEAR for other in others):
             continue
@@ -422,6 +475,17 @@ def _off(run: Run) -> list[tuple[float, list[float]]]:
     if not clear:
         raise NotJudged("the machine was too busy to measure on it; run the check again")
     return off if 2 * len(off) > clear else []
+
+
+def _one_of_the_middle(run: Run, rank: int) -> Any:
+    """Whether of an even number the upper median was returned each time, or the lower."""
+    even = list(_measured(run, odd=False)) if rank == 0 else []
+    for one in (statistics.median_high, statistics.median_low):
+        near = [_miss(seconds, one(trips[1:]) / 2) < _SAME for seconds, trips in even]
+        far = [_miss(seconds, _one_way(trips)) > _NEAR for seconds, trips in even]
+        if even and all(near) and all(far):
+            return _said(*even[0])
+    return False
 
 
 def _returned(mistake: str) -> Callable[[Run, int], Any]:
@@ -445,6 +509,19 @@ def _returned(mistake: str) -> Callable[[Run, int], Any]:
     return sign
 
 
+def _too_short(run: Run, rank: int) -> Any:
+    """Whether all that was returned is clearly less than any round trip took."""
+    off = _off(run) if rank == 0 else []
+    short = bool(off) and all(got < 0.65 * min(trips) / 2 for got, trips in off)
+    return short and {**_said(*off[0]), "least": f"{min(off[0][1]) / 2:.6f}"}
+
+
+def _at_once(run: Run, rank: int) -> Any:
+    """Whether rank 1 began to answer before it had the message."""
+    pairs = [pair for _, out, back, _, _ in _each(run, 1) for pair in zip(out, back, strict=False)]
+    return any(sent.start < (came.end or math.inf) for sent, came in pairs)
+
+
 def _said(seconds: float, trips: list[float]) -> dict[str, Any]:
     return {
         "seconds": f"{seconds:.6f}",
@@ -459,7 +536,7 @@ _AWAIT_A_GPU = {"synchronize", "elapsed_time", "item", "tolist", "cpu"}
 
 
 def _own_clock(run: Run, rank: int) -> Any:
-    """Whether it reads a clock, and nowhere waits for a GPU, as now() does."""
+    """Whether it reads a clock itself, and nowhere waits for a GPU, as now() does."""
     names = set(run.noted[rank])
     clocks = sorted(names & _CLOCKS)
     return bool(clocks) and not names & _AWAIT_A_GPU and {"clock": clocks[0]}
@@ -471,8 +548,12 @@ one_way.demands("wrong-bytes", _wrong_bytes)
 one_way.demands("one-sided", _one_sided)
 one_way.demands("no-warm-up", _wrong_count(too_few=True))
 one_way.demands("wrong-count", _wrong_count(too_few=False))
-for _mistake in (*_STATISTICS, "not-the-median"):
+one_way.demands("both-at-once", _at_once)
+one_way.demands("one-of-the-middle", _one_of_the_middle)
+for _mistake in _STATISTICS:
     one_way.demands(_mistake, _returned(_mistake))
+one_way.demands("too-short", _too_short)
+one_way.demands("not-the-median", _returned("not-the-median"))
 one_way.demands("own-clock", _own_clock)
 
 
@@ -536,6 +617,16 @@ def _misplaced(run: Run, rank: int) -> Any:
     got, right = run.got(rank).numbers, run.right(rank).numbers
     at = next(at for at, pair in enumerate(zip(got, right, strict=True)) if pair[0] != pair[1])
     return set(got) <= set(right) and {"element": at, "other": right.index(got[at])}
+
+
+def _before_it_came(run: Run, rank: int) -> Any:
+    """Whether all that is wrong is what an earlier rank, but not the first, had at the start."""
+    wrong = run.differences(rank)
+    for holder in range(1, rank):
+        x: Tensor = run.trial.given[holder][0]
+        if all(one.got == x.numbers[one.at] for one in wrong):
+            return {"holder": holder, "element": wrong[0].at}
+    return False
 
 
 def _first_wrong(run: Run, rank: int) -> Any:
@@ -615,6 +706,7 @@ relay.fails("ring", _beyond_an_end)
 relay.shows("other-way", _down)
 relay.shows("remainder", _remainder)
 relay.shows("misplaced", _misplaced)
+relay.shows("before-it-came", _before_it_came)
 relay.shows("wrong-element", _first_wrong)
 relay.demands("uses-a-collective", collective)
 relay.demands("from-the-first", _far)
@@ -644,7 +736,7 @@ def transfer(draw: random.Random) -> Iterator[Trial]:
         (draw.randint(2, 4), 5),
         (2, draw.randint(3, 5), 3),
         (),
-        (1, 2, draw.randint(1, 3), 1, 3),
+        (1, 2, draw.randint(1, 3), 3, 1),
         (2, 1, 3, 2, 1, 2, 2, draw.randint(1, 2)),
         (2 * draw.randint(33_000, 40_000) + 1, 0),  # a size that 16 bits do not hold
         (1, 1, draw.randint(2, 4)),
@@ -691,6 +783,10 @@ def _through_floats(run: Run, rank: int) -> bool:
     return type(right[0]) is int and list(run.got(rank).numbers) in rounded
 
 
+def _has_gaps(run: Run, rank: int) -> bool:
+    return bool(run.trial.x.strided)
+
+
 def _in_another_order(run: Run, rank: int) -> bool:
     return sorted(run.got(rank).numbers) == sorted(run.right(rank).numbers)
 
@@ -719,6 +815,7 @@ transfer.fails("not-contiguous", _not_contiguous)
 transfer.fails("too-small", too_small)
 transfer.fails("outsider-waits", _outsider_waits)
 transfer.shows("through-floats", _through_floats)
+transfer.shows("gaps", _has_gaps)
 transfer.shows("wrong-places", _in_another_order)
 transfer.demands("uses-a-collective", collective)
 transfer.demands("outsider-called", _outsider_called)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...calls.record import POINT_TO_POINT
-from ..judging import Noted, Numbers, Run, Tensor, Trial, judged
+from ..judging import Noted, Numbers, Run, Tensor, Trial, judged, numbers_in
 from ..judging.values import make
 from .messages import slow, too_small, watched, writes
 from .sums import (
@@ -20,9 +21,10 @@ from .sums import (
     added_to_itself,
     added_twice,
     all_wait,
-    makings,
+    one_rank_only,
     only_copies,
     only_messages,
+    other_type,
     sums,
     whole,
 )
@@ -76,7 +78,12 @@ def _values(draw: random.Random, counts: list[int], dtype: str) -> Trial:
         len(counts),
         given=[(Tensor.of(mine, dtype),) for mine in values],
         right=[sum(everything) / len(everything)] * len(counts),
-        facts={"values": values, "counts": [*counts]},
+        facts={
+            "values": values,
+            "counts": [*counts],
+            "total": f"{sum(everything):.8g}",
+            "count": len(everything),
+        },
     )
 
 
@@ -174,6 +181,7 @@ def _second_too_early(run: Run, rank: int) -> Any:
     return False
 
 
+two_step.shows("other-type", other_type)
 two_step.shows("turned-round", _turned_round)
 two_step.shows("second-too-early", _second_too_early)
 add_signs_of_sums(two_step)
@@ -277,6 +285,7 @@ def _more_than_needed(run: Run, rank: int) -> Any:
 
 ring.fails("too-small", too_small)
 ring.fails("all-wait", all_wait)
+ring.shows("other-type", other_type)
 ring.shows("half-way", _half_way)
 ring.shows("stops-early", _early)
 ring.shows("second-half", _second_half)
@@ -343,6 +352,15 @@ def _same_partner(run: Run, rank: int) -> Any:
     return len(peers) == 1 < times and {"times": times, "peer": peers[0]}
 
 
+def _other_distances(run: Run, rank: int) -> Any:
+    """Whether a rank exchanged with one that is not a power of two away."""
+    peers = [call.peer for call in run.sends(rank) if call.peer in run.ranks]
+    distances = [rank ^ peer for peer in peers if peer is not None]
+    doubled = [1 << k for k in range(_rounds_of_doubling(run.nproc))]
+    other = not {*distances} <= {*doubled}
+    return other and {"peers": peers, "distances": distances, "doubled": doubled}
+
+
 def _not_added(run: Run, rank: int) -> Any:
     numbers: Numbers = run.trial.numbers
     holder = next((r for r in run.ranks if run.equals(rank, numbers.of(r))), None)
@@ -400,8 +418,10 @@ doubling.fails("one-sided", _one_sided)
 doubling.fails("too-small", too_small)
 doubling.fails("all-wait", all_wait)
 doubling.fails("same-side", _same_side)
+doubling.shows("other-type", other_type)
 doubling.shows("changed-while-sent", _changed_while_sent)
 doubling.shows("same-partner", _same_partner)
+doubling.shows("other-distances", _other_distances)
 doubling.shows("not-added", _not_added)
 doubling.shows("added-to-itself", added_to_itself)
 doubling.shows("stops-early", _stops_early)
@@ -417,35 +437,60 @@ doubling.demands("changed-while-sent", _changed_while_sent)
 # ── flat_all_reduce ──────────────────────────────────────────────────────────────────────────
 
 
-@judged("flat_all_reduce", lab="03", in_place=0, called="tensors")
+def _written(answer: Any, tensors: list[Tensor], late: int) -> Noted:
+    """The answer, with one rank late, so that no call is over on the others before they go on.
+    Notes when it writes into the tensors."""
+    import torch.distributed as dist
+
+    held: list[Any] = make(tensors)
+    written: list[float] = []
+    with contextlib.ExitStack() as stack:
+        for one in held:
+            if one.numel():
+                stack.enter_context(writes(one, lambda: written.append(time.perf_counter())))
+        if dist.get_rank() == late:
+            time.sleep(_LATE)
+        answer(held)
+    return Noted(None, written)
+
+
+@judged("flat_all_reduce", lab="03", play=_written, in_place=0, called="tensors")
 def flat(draw: random.Random) -> Iterator[Trial]:
     """`flat_all_reduce(tensors)`: the sum of each tensor in place, by exactly one call."""
     dtypes = iter(("float32", draw.choice(WIDE), "float64", "int64"))
-    for nproc in draw.sample((2, 3, 4), 2):
+    for at, nproc in enumerate(draw.sample((2, 3, 4), 2)):
         a, b, c = draw.sample(range(2, 6), 3)
         shapes: list[tuple[int, ...]] = [(a, 2), (b,), (c, 1, 3), (), (0,), (b + c, 2)]
         draw.shuffle(shapes)
-        yield _several(draw, nproc, next(dtypes), shapes)
+        yield _several(draw, nproc, next(dtypes), shapes, zeros=at == 1)
         yield _several(draw, nproc, next(dtypes), shapes[: draw.choice((1, 2, 4))])
 
 
-def _several(draw: random.Random, nproc: int, dtype: str, shapes: list[tuple[int, ...]]) -> Trial:
+def _several(
+    draw: random.Random, nproc: int, dtype: str, shapes: list[tuple[int, ...]], zeros: bool = False
+) -> Trial:
+    """zeros: whether one tensor of one rank is all zero."""
     lengths = [math.prod(shape) for shape in shapes]
     numbers = Numbers.draw(draw, nproc, sum(lengths), dtype)
+    own = [numbers.of(rank) for rank in range(nproc)]
+    starts = [sum(lengths[:at]) for at in range(len(lengths))]
+    if zeros:
+        at = draw.choice([at for at, length in enumerate(lengths) if length])
+        own[draw.randrange(nproc)][starts[at] : starts[at] + lengths[at]] = [0] * lengths[at]
     # One tensor alone has no gaps: what is said of a wrong result there would fit many mistakes.
     strided = next((at for at, shape in enumerate(shapes) if len(shape) > 1 and shapes[1:]), None)
 
     def cut(flat: list[float]) -> list[Tensor]:
-        starts = [sum(lengths[:at]) for at in range(len(lengths))]
         return [
             Tensor.of(flat[start : start + length], dtype, shape, strided=at == strided)
             for at, (start, length, shape) in enumerate(zip(starts, lengths, shapes, strict=True))
         ]
 
+    late = draw.randrange(nproc)
     return Trial(
         nproc,
-        given=[(cut(numbers.of(rank)),) for rank in range(nproc)],
-        right=[cut(numbers.total)] * nproc,
+        given=[(cut(mine), late) for mine in own],
+        right=[cut([sum(column) for column in zip(*own, strict=True)])] * nproc,
         facts={"numbers": numbers, "size": sum(lengths) * BYTES[dtype], "count": len(shapes)},
     )
 
@@ -466,10 +511,24 @@ def _smaller_type(run: Run, rank: int) -> Any:
     return smaller and {"sent": sent, "dtype": ", ".join(dtypes)}
 
 
-def _of_others(run: Run, rank: int) -> Any:
+def _of_others(run: Run, rank: int) -> bool:
     """Whether all wrong numbers are sums, but of other places."""
-    made = makings(run, rank)
-    return all(one and one[0] and set(one[1].values()) == {1} for one in made)
+    sums = set(numbers_in(run.right(rank)))
+    return all(one.got in sums for one in run.differences(rank))
+
+
+def _all_there(run: Run, rank: int) -> bool:
+    return sorted(numbers_in(run.got(rank))) == sorted(numbers_in(run.right(rank)))
+
+
+def _before_its_end(run: Run, rank: int) -> Any:
+    """Whether some rank wrote into its tensors while a call of its was under way."""
+    for one in run.ranks:
+        for call in run.calls(one):
+            end = math.inf if call.end is None else call.end
+            if any(call.start < at < end for at in run.noted[one]):
+                return {"who": one, "call": call}
+    return False
 
 
 def _left_out(run: Run, rank: int) -> Any:
@@ -497,12 +556,16 @@ def _said(*words: str) -> Callable[[Run, int], bool]:
 flat.fails("equal-parts", _said("is invalid for input of size"))
 flat.fails("transposed", _said("view size is not compatible"))
 flat.fails("stacked", _said("stack expects each tensor to be equal size"))
+flat.fails("lengths-differ", _lengths_differ)
+flat.shows("before-its-end", _before_its_end)
 flat.shows("one-call-each", _several_calls)
 flat.shows("gaps", _gaps)
 flat.shows("left-out", _left_out)
-add_signs_of_sums(flat)
+flat.shows("wrong-places", _all_there)
+flat.shows("one-rank-only", one_rank_only)
 flat.shows("of-others", _of_others)
 flat.shows("smaller-type", _smaller_type)
+flat.demands("before-its-end", _before_its_end)
 flat.demands("one-call-each", _several_calls)
 flat.demands("padded", _padded)
 flat.demands("smaller-type", _smaller_type)

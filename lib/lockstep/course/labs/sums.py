@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..judging import Judged, Numbers, Run, Trial, numbers_in
@@ -24,6 +25,11 @@ def sums(
 ) -> Trial:
     """An x of so many numbers on each rank, to be summed over all ranks in place."""
     numbers = Numbers.draw(draw, nproc, length, dtype)
+    if dtype == "int64":  # a float64 has no room for all digits of the sums
+        bits = 56 - max(abs(int(one)) for one in numbers.total).bit_length()
+        numbers = replace(
+            numbers, multipliers=tuple((2**bits + 1) * one for one in numbers.multipliers)
+        )
     return Trial(
         nproc,
         given=[(numbers.tensor(numbers.of(rank), shape),) for rank in range(nproc)],
@@ -82,6 +88,15 @@ def add_signs_of_sums(one: Judged) -> None:
     one.gives("not-a-sum", picked(max), picked(min), picked(math.prod))
     one.shows("wrong-places", wrong_places)
     one.shows("one-rank-only", one_rank_only)
+
+
+def other_type(run: Run, rank: int) -> Any:
+    """Whether a rank's first call was of another type of numbers than x."""
+    call = next(iter(run.calls(rank)), None)
+    own = run.trial.numbers.dtype
+    return (
+        call is not None and call.dtype != own and {"call": call, "dtype": call.dtype, "own": own}
+    )
 
 
 def one_rank_only(run: Run, rank: int) -> Any:
