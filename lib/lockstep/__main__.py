@@ -252,11 +252,12 @@ def _agent(arguments: argparse.Namespace) -> int:
 @option("--address", help="of this host, as the nodes reach it")
 @option("--gpus-per-node", type=int, metavar="N", help="as for sbatch")
 @option("--cpus-per-node", type=int, metavar="N", help="as for sbatch")
-@option("--option", action="append", dest="options", metavar="=--X=Y", help="one more of sbatch's")
+@option("--option", action="append", metavar="=--X=Y", help="one more option of sbatch")
 def _cluster(arguments: argparse.Namespace) -> int:
     from .launch.cluster_check import check_cluster
 
     asked = {field.name: getattr(arguments, field.name, None) for field in fields(Slurm)}
+    asked["options"] = arguments.option  # `options` are those of JupyterLab, behind --
     said = {name: value for name, value in asked.items() if value is not None}
     keep = arguments.step == "init"
     if said and not keep:
