@@ -765,7 +765,7 @@ def _call(
     columns = [
         [sign * one * unit for one in draw.sample(range(1, most), nproc)] for sign in signs[:count]
     ]
-    combine: Callable[[Any], Any] = {"SUM": sum, "MAX": max}[operation]
+    combine: Any = {"SUM": sum, "MAX": max}[operation]
     own = [Tensor.of(mine, dtype, shape) for mine in zip(*columns, strict=True)]
     return own, Tensor.of(map(combine, columns), dtype, shape)
 
