@@ -198,7 +198,7 @@ def store_barrier(draw: random.Random) -> Iterator[Trial]:
             right=[(0, 0)] * sizes[0],
             facts={"names": names, "late": late},
             init=False,
-            patience=1.5 if sizes[0] == 1 else 5.0,
+            patience=2.5 if sizes[0] == 1 else 5.0,
         )
 
 

@@ -194,7 +194,13 @@ def _gave_up(run: Run, rank: int) -> bool:
     return is_late and any("Connection closed by peer" in one.message for one in run.job.failures)
 
 
+def _partner_was_late(run: Run, rank: int) -> bool:
+    *_, first = run.trial.given[run.trial.partner[rank]]
+    return first is _comes_late
+
+
 swap.fails("gives-up", _gave_up)
+swap.shows("gives-up", _partner_was_late)
 swap.fails("tags-differ", _tags_differ)
 swap.fails("waits-too-early", _both_in)
 swap.demands("in-turn", _no_overlap)
