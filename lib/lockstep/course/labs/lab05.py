@@ -208,9 +208,10 @@ def warmup(draw: random.Random) -> Iterator[Trial]:
         (260, 3, "float64"),  # a byte does not hold this number
     ):
         given, right = [], []
-        for number in (*range(1, calls + 1), 1):
-            shape = (draw.randint(2, 9), row)
-            x = [draw.randint(1, 99) / 2 for _ in range(shape[0] * row)]
+        rows = [draw.randint(2, 9) for _ in range(calls)]
+        for number, many in zip((*range(1, calls + 1), 1), (rows[0], *rows), strict=True):
+            shape = (many, row)
+            x = [draw.randint(1, 99) / 2 for _ in range(many * row)]
             given.append(Tensor.of(x, dtype, shape))
             weight = min(number, _FULL) / _FULL
             right.append(Tensor.of([weight * one for one in x], dtype, shape))
@@ -364,7 +365,9 @@ def _steps(graph: Any) -> list[str]:
         if node in starts:
             found.append("start")
         elif _is(node, "wait_tensor"):
-            found.append("wait" if starts & {*node.all_input_nodes} else "wait for another")
+            behind = made_of[node]
+            is_for_it = behind & starts and not behind - starts - summed
+            found.append("wait" if is_for_it else "wait for another")
         elif node.op == "output" or _adds_a_number(node):
             continue
         elif len(made_of[node] - summed) > 1 and not made_of[node] & starts:
