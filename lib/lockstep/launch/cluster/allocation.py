@@ -15,7 +15,6 @@ from ..nodes.remote import Nodes
 from . import profile
 from .slurm import Allocation, Slurm
 
-WORDS = ("slurm", "local")
 _standing: dict[tuple[int, int], Allocation] = {}  # by process and number of nodes
 
 
@@ -23,15 +22,13 @@ def find(on: str | None, nodes: int | None = None) -> Slurm | None:
     """The hosts that `--on` and `--nnodes` mean; None for this one alone.
 
     "slurm" are the nodes of the Slurm job that this process is in, where it has that many (without
-    a number, several), and else those that the profile asks for; "local" is this host. Without a
-    word, several nodes are those of the job, and one is this host.
+    a number, several), and else those that the profile asks for. Without a word, several nodes are
+    those of the job, and one is this host.
     Raises LaunchError where there are no such hosts.
     """
-    if on not in (*WORDS, None):
+    if on not in ("slurm", None):
         raise LaunchError(f"there is no cluster {on!r}; use slurm, or the name of a variable")
-    if on == "local" or (on is None and nodes in (None, 1)):
-        if nodes not in (None, 1):
-            raise LaunchError(f"local means one host, not {nodes}")
+    if on is None and nodes in (None, 1):
         return None
     here = _nodes_of_this_job()
     if (nodes or 2) <= here:  # a notebook that Slurm started has a node, and means others
