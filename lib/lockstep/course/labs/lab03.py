@@ -99,9 +99,9 @@ def _skipped(run: Run, rank: int) -> bool:
 
 def _lengths_differ(run: Run, rank: int) -> Any:
     """Whether the ranks put tensors of different lengths into one call."""
-    first = [run.calls(one)[0] for one in run.ranks if run.calls(one)]
-    lengths = [call.shapes[0] for call in first if call.shapes]
-    return len(set(lengths)) > 1 and {"operation": first[0].operation}
+    first = [next((c for c in run.calls(one) if c.shapes), None) for one in run.ranks]
+    calls = [call for call in first if call]
+    return len({call.shapes[0] for call in calls}) > 1 and {"operation": calls[0].operation}
 
 
 global_mean.fails("empty-rank-skips", _skipped)
@@ -479,7 +479,7 @@ def _several(
         at = draw.choice([at for at, length in enumerate(lengths) if length])
         own[draw.randrange(nproc)][starts[at] : starts[at] + lengths[at]] = [0] * lengths[at]
     # One tensor alone has no gaps: what is said of a wrong result there would fit many mistakes.
-    strided = next((at for at, shape in enumerate(shapes) if len(shape) > 1 and shapes[1:]), None)
+    strided = next((at for at, shape in enumerate(shapes) if len(shape) == 2 and shapes[1:]), None)
 
     def cut(flat: list[float]) -> list[Tensor]:
         return [
