@@ -255,11 +255,13 @@ def _not_a_copy(run: Run, rank: int) -> bool:
 
 
 def _of_another_world(run: Run, rank: int) -> Any:
-    """The number of ranks, another than there are, modulo which all messages are sent."""
-    by, sent = run.trial.by, [(c.rank, c.peer) for one in run.ranks for c in run.sends(one)]
+    """The number of ranks, another than there are, modulo which all messages go."""
+    ways = {"send": run.trial.by, "recv": -run.trial.by}
+    ends = [(call.rank + ways[call.operation], call.peer) for call in run.all_calls
+            if call.operation in ways]  # fmt: skip
     for number in range(2, 17):
-        wraps = any(not 0 <= one + by < number for one, _ in sent)
-        if number != run.nproc and wraps and all(to == (one + by) % number for one, to in sent):
+        wraps = any(not 0 <= place < number for place, _ in ends)
+        if number != run.nproc and wraps and all(peer == place % number for place, peer in ends):
             return {"number": number}
     return False
 
