@@ -771,6 +771,13 @@ def by_block(model, backend):
     return torch.compile(model[0], backend=backend)
 
 
+# %% by_block: other-backend
+def by_block(model, backend):
+    for block in model:
+        block.compile()
+    return model
+
+
 # %% beside: whole-world
 def beside(x, a, b, group):
     ops = torch.ops._c10d_functional

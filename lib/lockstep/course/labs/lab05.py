@@ -241,6 +241,9 @@ warmup.demands("storm", _noted("graphs", lambda count, _: count > _ENOUGH))
 
 def _compiled_stack(answer: Any, x: Tensor, gains: list[float]) -> Noted | None:
     import torch
+    import torch._inductor.config
+
+    torch._inductor.config.cpp.cxx = (None, "no-compiler")  # who asks Inductor is told so at once
 
     class Gain(torch.nn.Module):
         def __init__(self, gain: float):
@@ -312,6 +315,10 @@ def _stacked(numbers: list[float], gains: Sequence[float]) -> list[float]:
     return numbers
 
 
+by_block.fails(
+    "other-backend",
+    lambda run, rank: any("C++ compiler" in one.message for one in run.job.failures),
+)
 by_block.demands("no-gradients", _noted("has_gradients", lambda has, _: not has))
 by_block.demands("other-gradients", _noted("gradients", lambda same, _: not same))
 by_block.demands("set-to-eval", _noted("trains", lambda trains, _: not trains))
