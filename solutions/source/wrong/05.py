@@ -560,7 +560,8 @@ def beside(x, a, b, group):
 # %% beside: breaks
 def beside(x, a, b, group):
     total = x.clone()
-    work = dist.all_reduce(total, async_op=True)
+    members = dist.distributed_c10d._resolve_process_group(group)
+    work = dist.all_reduce(total, group=members, async_op=True)
     product = a @ b
     work.wait()
     return total + product
@@ -607,7 +608,8 @@ def beside(x, a, b, group):
 # %% beside: other-collective
 def beside(x, a, b, group):
     ops = torch.ops._c10d_functional
-    started = ops.all_gather_into_tensor(x, dist.get_world_size(), group)
+    size = dist.distributed_c10d._resolve_process_group(group).size()
+    started = ops.all_gather_into_tensor(x, size, group)
     product = a @ b
     return ops.wait_tensor(started).unflatten(0, (-1, len(x))).sum(0) + product
 
