@@ -1175,7 +1175,7 @@ def zero_bubble(stage, stages, microbatches):
 def zero_bubble(stage, stages, microbatches):
     order = []
     for number in range(microbatches):
-        order += [f"F{number}", f"W{number}", f"B{number}"]
+        order += [f"F{number}", f"B{number}", f"W{number}"]
     return order
 
 

@@ -521,7 +521,7 @@ def chance(draw: random.Random) -> Iterator[Trial]:
         before = draw.sample(range(1000, 1100), count)
         after = [one + shift for one in draw.sample(range(1000, 1100), other)]
         yield _dealt(f"{count} values before and {other} after", before, after)
-    while _chance(before, after) == _chance(*([one / 1e6 for one in x] for x in (before, after))):
+    while any(_chance(before, after) == _in_ms(before, after, by) for by in (1, len(after))):
         a, b, c, d = draw.sample(range(1000, 1100), 4)
         before, after = [a, b, c, d, a], [d, c, b, a, c]
     yield _dealt("many ways of the same sum, which fractions miss", before, after)
@@ -534,7 +534,11 @@ def _dealt(like: str, before: list[int], after: list[int]) -> Trial:
     return _alone(like, (before, after), Number(share), **counts)
 
 
-def _chance(before: Sequence[float], after: Sequence[float]) -> float:
-    # Of equal numbers of values the sum orders as the mean does.
+def _chance(before: Sequence[float], after: Sequence[float], by: int = 1) -> float:
+    """by: what sums are divided by, which may round them."""
     ways = [sum(one) for one in itertools.combinations([*before, *after], len(after))]
-    return sum(one >= sum(after) for one in ways) / len(ways)
+    return sum(one / by >= sum(after) / by for one in ways) / len(ways)
+
+
+def _in_ms(before: Sequence[int], after: Sequence[int], by: int) -> float:
+    return _chance([one / 1e6 for one in before], [one / 1e6 for one in after], by)
