@@ -909,26 +909,35 @@ def _not_1f1b(run: Run, rank: int) -> Any:
     return _otherwise(run, "FB", wanted)
 
 
+def _places(order: list[str]) -> tuple[list[int], list[int]]:
+    """Where each microbatch's B stands, and where its W."""
+    steps = [pipeline.Step.of(one) for one in order]
+    at = {(one.way, one.number): place for place, one in enumerate(steps)}
+    numbers = range(len(order) // 3)
+    return [at["B", number] for number in numbers], [at["W", number] for number in numbers]
+
+
 def _weights_first(run: Run, rank: int) -> Any:
     """A W before its own B."""
-    for at, order in enumerate(_orders(run)):
-        for number in range(run.trial.microbatches):
-            if order.index(f"W{number}") < order.index(f"B{number}"):
-                return {"stage": at, "number": number}
+    for stage, order in enumerate(_orders(run)):
+        for number, (back, weights) in enumerate(zip(*_places(order), strict=True)):
+            if weights < back:
+                return {"stage": stage, "number": number}
     return False
 
 
 def _delay(run: Run, rank: int) -> Any:
     """How many backwards after its own each W comes, where that is not as the text says."""
     missed = _missed(run)
-    for at, order in enumerate(_orders(run) if missed else []):
-        done = [order[: order.index(f"W{n}")] for n in range(run.trial.microbatches)]
-        lags = [sum(one[0] == "B" for one in before) - n - 1 for n, before in enumerate(done)]
-        left = max(0, run.trial.microbatches - at)
-        right = [at] * left + list(reversed(range(run.trial.microbatches - left)))
+    for stage, order in enumerate(_orders(run) if missed else []):
+        backs, weights = _places(order)
+        lags = [
+            sum(own < one < at for one in backs) for own, at in zip(backs, weights, strict=True)
+        ]
+        right = [min(stage, len(backs) - 1 - number) for number in range(len(backs))]
         if lags != right:
             said = {"lags": ", ".join(map(str, lags)), "right_ones": ", ".join(map(str, right))}
-            return {"missed": missed, "stage": at, **said}
+            return {"missed": missed, "stage": stage, **said}
     return False
 
 
