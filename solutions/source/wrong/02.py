@@ -1050,18 +1050,6 @@ def shift(x, by):
     return theirs
 
 
-# %% one_way: one-of-the-middle
-def one_way(nbytes, repeats):
-    x = torch.zeros(nbytes, dtype=torch.uint8)
-    trips = []
-    for _ in range(repeats + 1):
-        begin = now()
-        for sender in (0, 1):
-            dist.send(x, 1 - sender) if dist.get_rank() == sender else dist.recv(x, sender)
-        trips.append(now() - begin)
-    return sorted(trips[1:])[repeats // 2] / 2
-
-
 # %% one_way: divided-again
 def one_way(nbytes, repeats):
     x = torch.zeros(nbytes, dtype=torch.uint8)

@@ -616,6 +616,33 @@ def one_way(nbytes, repeats):
         return (halves[(repeats - 1) // 2] + halves[repeats // 2]) / 2
 
 
+# %% one_way: upper-median
+# The element in the middle of the sorted times: of an even number the upper one, as torch.median gives the lower one.
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    times = []
+    for turn in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        seconds = now() - begin
+        if turn:
+            times.append(seconds)
+    return sorted(times)[len(times) // 2] / 2 if dist.get_rank() == 0 else None
+
+
 # %% relay: recv-then-isend
 # A blocking recv for each piece, an isend that is waited for in the end.
 

@@ -823,33 +823,6 @@ def one_way(nbytes, repeats):
     return statistics.median(times) / 2 if dist.get_rank() == 0 else None
 
 
-# %% one_way: upper-median
-# Takes the element in the middle of the sorted times: right for an odd number of them; for an even number the median
-# is the mean of the two in the middle.
-
-def now():
-    if lockstep.device().type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def one_way(nbytes, repeats):
-    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
-    times = []
-    for turn in range(repeats + 1):
-        begin = now()
-        if dist.get_rank() == 0:
-            dist.send(x, 1)
-            dist.recv(x, 1)
-        else:
-            dist.recv(x, 0)
-            dist.send(x, 0)
-        seconds = now() - begin
-        if turn:
-            times.append(seconds)
-    return sorted(times)[len(times) // 2] / 2 if dist.get_rank() == 0 else None
-
-
 # %% one_way: clock-without-synchronize
 # Takes the begin with `time.perf_counter()` and only the end with `now()`: "Take every time with now()" (on a GPU the
 # begin would lie before what is still queued).

@@ -298,9 +298,7 @@ _OTHERS = (  # two ways for the others: the first, the one after the usual, the 
     (0.092, 0.0125, 0.016, (0.130,)),
     (0.076, 0.011, 0.0145, (0.084, 0.066)),
 )
-_EVEN = (0.0005, 0.006, 0.006, 0.032, 0.018, 0.022, 0.026, 0.0005)  # so many have no one middle
 _NEAR = 0.15  # how much what it returned may differ from what the record says
-_SAME = 0.05  # the same where nothing else could be meant
 _ALIKE = 0.15  # and from what a mistake would have made of it
 _QUIET = 0.07  # of what a call must take: how much longer it may take on a quiet machine
 
@@ -323,8 +321,7 @@ def _names(function: Any, known: set[Any]) -> Iterator[str]:
 
 
 def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> Noted:
-    """The answer, until the machine was quiet in two calls with an odd number of round trips, with
-    rank 1's replies so late.
+    """The answer, until the machine was quiet in two calls, with rank 1's replies so late.
 
     Ends with 0.0 if rank 0 got numbers, else with what it got. Notes the names that it reads.
     """
@@ -350,7 +347,7 @@ def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> Noted:
             (got,) = got.numbers
         ends.append(0.0 if type(got) in (int, float) or dist.get_rank() == 1 else got)
         dist.broadcast(more, 0)  # both go on, or neither
-        quiet += repeats % 2 and more.item() < _QUIET * sum(pauses)
+        quiet += more.item() < _QUIET * sum(pauses)
         if quiet == 2:
             break
     return Noted([next((end for end in ends if end != 0.0), 0.0)], names)
@@ -359,14 +356,14 @@ def _ping_pong(answer: Any, *asked: tuple[int, int, list[float]]) -> Noted:
 @judged("one_way", lab="02", play=_ping_pong)
 def one_way(draw: random.Random) -> Iterator[Trial]:
     """`one_way(nbytes, repeats)`: seconds of one message between ranks 0 and 1, by ping-pong."""
-    replies = [(len(_EVEN), [0.04, *_EVEN])] * 3 + [_late_replies(draw) for _ in range(8)]
-    asked = [(2 * draw.randint(100, 900) + 1, *one) for one in replies]
+    asked = [(2 * draw.randint(100, 900) + 1, *_late_replies(draw)) for _ in range(8)]
     yield Trial(2, given=[tuple(asked)] * 2, right=[[0.0]] * 2)
 
 
 def _late_replies(draw: random.Random) -> tuple[int, list[float]]:
     """Draw how many round trips to count, and how late each reply comes, such that the median is a
-    usual one, and all that the mistakes make of these round trips (_STATISTICS) differs by 20 %."""
+    usual one, and all that the mistakes make of these round trips (_STATISTICS) differs by 20 %.
+    The number is odd: of an even one some take the lower median, as PyTorch does."""
     first, after, centre, late = draw.choice(_OTHERS)
     usual = [_USUAL] * (len(late) + 1)
     others = [*usual, after, *late]
@@ -453,19 +450,6 @@ def _miss(measured: float, other: float) -> float:
     return abs(measured - other) / other
 
 
-def _measured(run: Run, *, odd: bool) -> Iterator[tuple[float, list[float]]]:
-    """For each call with an odd number of round trips to count, or an even one: what was returned,
-    and the round trips."""
-    for step, out, back, _, repeats in _each(run, 0):
-        got = step.returned
-        trips = [
-            max(there.end or 0.0, here.end or 0.0) - min(there.start, here.start)
-            for there, here in zip(out, back, strict=True)
-        ]
-        if repeats % 2 == odd:
-            yield got.numbers[0] if isinstance(got, Tensor) else got, trips
-
-
 def _off(run: Run) -> list[tuple[float, list[float]]]:
     """Return what was returned and the round trips, where the two do not agree; [] unless that is
     so of most calls, for the machine may take its time between the answer's clock and the record's.
@@ -473,7 +457,13 @@ def _off(run: Run) -> list[tuple[float, list[float]]]:
     A call counts only if in it the median was clearly something else than all other statistics.
     """
     off, clear = [], 0
-    for seconds, trips in _measured(run, odd=True):
+    for step, out, back, _, _ in _each(run, 0):
+        got = step.returned
+        seconds = got.numbers[0] if isinstance(got, Tensor) else got
+        trips = [
+            max(there.end or 0.0, here.end or 0.0) - min(there.start, here.start)
+            for there, here in zip(out, back, strict=True)
+        ]
         others = [guess(trips) for guesses in _STATISTICS.values() for guess in guesses]
         if any(_miss(_one_way(trips), other) < 1.5 * _NEAR for other in others):
             continue
@@ -483,17 +473,6 @@ def _off(run: Run) -> list[tuple[float, list[float]]]:
     if not clear:
         raise NotJudged("the machine was too busy to measure on it; run the check again")
     return off if 2 * len(off) > clear else []
-
-
-def _one_of_the_middle(run: Run, rank: int) -> Any:
-    """Whether of an even number the upper median was returned each time, or the lower."""
-    even = list(_measured(run, odd=False)) if rank == 0 else []
-    for one in (statistics.median_high, statistics.median_low):
-        near = [_miss(seconds, one(trips[1:]) / 2) < _SAME for seconds, trips in even]
-        far = [_miss(seconds, _one_way(trips)) > _NEAR for seconds, trips in even]
-        if even and all(near) and all(far):
-            return _said(*even[0])
-    return False
 
 
 def _returned(mistake: str) -> Callable[[Run, int], Any]:
@@ -557,7 +536,6 @@ one_way.demands("one-sided", _one_sided)
 one_way.demands("no-warm-up", _wrong_count(too_few=True))
 one_way.demands("wrong-count", _wrong_count(too_few=False))
 one_way.demands("both-at-once", _at_once)
-one_way.demands("one-of-the-middle", _one_of_the_middle)
 for _mistake in _STATISTICS:
     one_way.demands(_mistake, _returned(_mistake))
 one_way.demands("too-short", _too_short)
