@@ -28,8 +28,10 @@ def _of_each_rank(answer: Any, nodes: list[list[dict[str, str]]]) -> list[list[A
 def local_gpu(draw: random.Random) -> Iterator[Trial]:
     """`local_gpu(env)`: the index of the GPU that a rank should use, from torchrun's variables."""
     size = draw.choice((3, 5, 6))  # not a number that somebody would write by habit
-    uneven = [*draw.sample(range(1, 6), 3), draw.randint(17, 20)]
-    for sizes in ([size] * 3, draw.sample(uneven, 4)):
+    uneven = [draw.randint(17, 20), *draw.sample(range(2, 6), 3)]
+    while all(sum(uneven[:at]) % one == 0 for at, one in enumerate(uneven)):  # as if all were alike
+        draw.shuffle(uneven)
+    for sizes in ([size] * 3, uneven):
         nodes = [
             [torchrun_variables(sizes, node, local) for local in range(size)]
             for node, size in enumerate(sizes)
