@@ -285,13 +285,13 @@ def _went_on(run: Run, rank: int) -> Any:
     return bool(early) and {"call": early[0], "whose": early[0].rank}
 
 
-def _raised(*words: str) -> Callable[[Run, int], bool]:
-    return lambda run, rank: any(one in run.job.failures[0].message for one in words)
+def _raised(words: str) -> Callable[[Run, int], bool]:
+    return lambda run, rank: words in run.job.failures[0].message
 
 
+hierarchical.fails("swapped", _swapped)
 hierarchical.fails("parts-of-another-group", _raised("tensor list size"))
 hierarchical.fails("no-global-rank", _raised("is not part of group"))
-hierarchical.fails("swapped", _swapped)
 hierarchical.fails("all-of-it-across", _too_much_across)
 add_signs_of_sums(hierarchical)
 hierarchical.shows("went-on", _went_on)
