@@ -416,6 +416,12 @@ def beside(draw: random.Random) -> Iterator[Trial]:
                 for own, group in zip(products, own_group, strict=True)
             ],
             patience=_PATIENCE,
+            facts={
+                "alone": [
+                    Tensor.of(_summed([own, one]), shape=square)
+                    for own, one in zip(products, mine, strict=True)
+                ]
+            },
             like="".join([f"{nproc} ranks", *(f", {one} alone in a group" for one in alone)]),
         )
 
@@ -435,6 +441,7 @@ def _no_wait(run: Run, rank: int) -> Any:
 
 
 beside.shows("no-wait", _no_wait)
+beside.shows("not-reduced", lambda run, rank: same(run.got(rank), run.trial.alone[rank]))
 beside.demands("no-wait", _no_wait)
 beside.demands("breaks", _noted("breaks", lambda count, _: count > 0))
 beside.demands("other-collective", _noted("order", lambda order, _: "start" not in order))
