@@ -118,6 +118,31 @@ def average_gradients(model, rows):
         weight /= dist.get_world_size()
 
 
+# %% average_gradients: averages-weights
+def average_gradients(model, rows):
+    total = torch.tensor([rows])
+    dist.all_reduce(total)
+    for p in model.parameters():
+        if not p.requires_grad:
+            continue
+        grad = torch.zeros_like(p) if p.grad is None else p.grad
+        grad = grad * rows / total.item()
+        dist.all_reduce(grad)
+
+
+# %% average_gradients: divided-by-ranks-too
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    for p in model.parameters():
+        if p.requires_grad:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            p.grad *= rows / total
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
 # %% buckets: order-of-parameters
 def buckets(sizes, cap, first_cap):
     found, bucket, size = [], [], 0
@@ -490,6 +515,79 @@ def replicate(model, groups):
     return finish
 
 
+# %% replicate: divided-twice
+def replicate(model, groups):
+    n = dist.get_world_size()
+
+    def finish():
+        for group in groups:
+            flat = gradients_of(group) / n
+            dist.all_reduce(flat)
+            put_back(flat / n, group)
+
+    return finish
+
+
+# %% replicate: last-bucket-lost
+def replicate(model, groups):
+    missing, started = [len(g) for g in groups], []
+    where = {w: i for i, g in enumerate(groups) for w in g}
+
+    def hook(w):
+        missing[where[w]] -= 1
+        while len(started) < len(groups) - 1 and missing[len(started)] == 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def finish():
+        for group, (flat, handle) in zip(groups, started, strict=False):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+        missing[:] = [len(g) for g in groups]
+
+    for w in where:
+        w.register_post_accumulate_grad_hook(hook)
+    return finish
+
+
+# %% replicate: first-step-only
+def replicate(model, groups):
+    missing, started = [len(g) for g in groups], []
+    where = {w: i for i, g in enumerate(groups) for w in g}
+
+    def start():
+        while len(started) < len(groups) and missing[len(started)] <= 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def hook(w):
+        missing[where[w]] -= 1
+        start()
+
+    def finish():
+        missing[:] = [0] * len(groups)
+        start()
+        for group, (flat, handle) in zip(groups, started, strict=True):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+
+    for w in where:
+        w.register_post_accumulate_grad_hook(hook)
+    return finish
+
+
+# %% replicate: own-gradients
+def replicate(model, groups):
+    def finish():
+        for w in model.parameters():
+            if w.grad is None:
+                w.grad = torch.zeros_like(w)
+
+    return finish
+
+
 # %% bytes_per_rank: nothing-divided
 def bytes_per_rank(parameters, ranks, stage):
     return 16 * parameters
@@ -567,6 +665,32 @@ def bytes_per_rank(parameters, ranks, stage):
     for part in range(stage):
         whole[2 - part] /= ranks
     return parameters * sum(whole)
+
+
+# %% bytes_per_rank: no-master-weights
+def bytes_per_rank(parameters, ranks, stage):
+    return 12 * parameters if stage == 0 else 12 * parameters / ranks
+
+
+# %% bytes_per_rank: gradients-stay
+def bytes_per_rank(parameters, ranks, stage):
+    w = 2 / ranks if stage == 3 else 2
+    o = 12 / ranks if stage >= 1 else 12
+    return (w + 2 + o) * parameters
+
+
+# %% bytes_per_rank: one-stage-early
+def bytes_per_rank(parameters, ranks, stage):
+    sizes = [12, 2, 2]
+    return parameters * sum(x / ranks if i <= stage else x for i, x in enumerate(sizes))
+
+
+# %% bytes_per_rank: rounded
+def bytes_per_rank(parameters, ranks, stage):
+    w = 2 // ranks if stage >= 3 else 2
+    g = 2 // ranks if stage >= 2 else 2
+    o = 12 // ranks if stage >= 1 else 12
+    return (w + g + o) * parameters
 
 
 # %% sharded_linear: not-divided
@@ -753,6 +877,26 @@ def sharded_linear(x, shard):
 # %% sharded_linear: no-history
 def sharded_linear(x, shard):
     return x @ torch.cat(everybodys(shard.detach())).T
+
+
+# %% sharded_linear: wrong-piece
+class WrongPiece(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ torch.cat(everybodys(shard)).T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, shard = ctx.saved_tensors
+        n = dist.get_world_size()
+        part = torch.empty_like(shard)
+        dist.reduce_scatter(part, list((g.T @ x).chunk(n))[::-1])
+        return g @ torch.cat(everybodys(shard)), part / n
+
+
+def sharded_linear(x, shard):
+    return WrongPiece.apply(x, shard)
 
 
 # %% top_k: no-residual
@@ -946,3 +1090,48 @@ def top_k(state, bucket):
     for sent, where in zip(everybodys(values), everybodys(places), strict=True):
         mean[where] += sent / n
     return done(mean)
+
+
+# %% top_k: smallest
+def top_k(state, bucket):
+    g, n = bucket.buffer().clone(), dist.get_world_size()
+    old = state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    places = g.abs().topk(k, largest=False).indices
+    values = g[places]
+    g[places] = 0
+    state["residuals"][bucket.index()] = g
+    vs, ps = everybodys(values), everybodys(places)
+    out = torch.zeros_like(g)
+    for v, p in zip(vs, ps, strict=True):
+        out[p] += v / n
+    return done(out)
+
+
+# %% top_k: everything
+def top_k(state, bucket):
+    g = bucket.buffer().clone()
+    dist.all_reduce(g)
+    return done(g / dist.get_world_size())
+
+
+# %% top_k: one-more
+def top_k(state, bucket):
+    import math
+
+    g, n = bucket.buffer().clone(), dist.get_world_size()
+    old = state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = math.ceil(state["share"] * len(g)) + 1
+    places = g.abs().topk(k).indices
+    values = g[places]
+    g[places] = 0
+    state["residuals"][bucket.index()] = g
+    vs, ps = everybodys(values), everybodys(places)
+    out = torch.zeros_like(g)
+    for v, p in zip(vs, ps, strict=True):
+        out[p] += v / n
+    return done(out)

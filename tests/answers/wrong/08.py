@@ -42,18 +42,6 @@ def average_gradients(model, rows):
             p.grad /= max(1, rows)
 
 
-# %% average_gradients: new-tensor-thrown-away
-def average_gradients(model, rows):
-    total = torch.tensor([rows])
-    dist.all_reduce(total)
-    for p in model.parameters():
-        if not p.requires_grad:
-            continue
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        grad = grad * rows / total.item()
-        dist.all_reduce(grad)
-
-
 # %% average_gradients: ranks-without-rows-leave
 def average_gradients(model, rows):
     if rows == 0:
@@ -66,19 +54,6 @@ def average_gradients(model, rows):
                 p.grad = torch.zeros_like(p)
             p.grad.mul_(rows / total)
             dist.all_reduce(p.grad)
-
-
-# %% average_gradients: average-of-weighted
-def average_gradients(model, rows):
-    total = torch.tensor(float(rows))
-    dist.all_reduce(total)
-    for p in model.parameters():
-        if p.requires_grad:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-            p.grad *= rows / total
-            dist.all_reduce(p.grad)
-            p.grad /= dist.get_world_size()
 
 
 # %% average_gradients: whole-number-division
@@ -182,52 +157,6 @@ def replicate(model, groups):
     return finish
 
 
-# %% replicate: local-only
-def replicate(model, groups):
-    def finish():
-        for w in model.parameters():
-            if w.grad is None:
-                w.grad = torch.zeros_like(w)
-
-    return finish
-
-
-# %% replicate: divided-twice
-def replicate(model, groups):
-    n = dist.get_world_size()
-
-    def finish():
-        for group in groups:
-            flat = gradients_of(group) / n
-            dist.all_reduce(flat)
-            put_back(flat / n, group)
-
-    return finish
-
-
-# %% replicate: last-bucket-forgotten
-def replicate(model, groups):
-    missing, started = [len(g) for g in groups], []
-    where = {w: i for i, g in enumerate(groups) for w in g}
-
-    def hook(w):
-        missing[where[w]] -= 1
-        while len(started) < len(groups) - 1 and missing[len(started)] == 0:
-            flat = gradients_of(groups[len(started)])
-            started.append((flat, dist.all_reduce(flat, async_op=True)))
-
-    def finish():
-        for group, (flat, handle) in zip(groups, started):
-            handle.wait()
-            put_back(flat / dist.get_world_size(), group)
-        started.clear()
-        missing[:] = [len(g) for g in groups]
-
-    for w in where:
-        w.register_post_accumulate_grad_hook(hook)
-    return finish
-
-
 # %% replicate: starts-without-a-turn
 def replicate(model, groups):
     missing, started = [len(g) for g in groups], {}
@@ -285,64 +214,11 @@ def replicate(model, groups):
     return finish
 
 
-# %% replicate: counts-never-reset
-def replicate(model, groups):
-    missing, started = [len(g) for g in groups], []
-    where = {w: i for i, g in enumerate(groups) for w in g}
-
-    def start():
-        while len(started) < len(groups) and missing[len(started)] <= 0:
-            flat = gradients_of(groups[len(started)])
-            started.append((flat, dist.all_reduce(flat, async_op=True)))
-
-    def hook(w):
-        missing[where[w]] -= 1
-        start()
-
-    def finish():
-        missing[:] = [0] * len(groups)
-        start()
-        for group, (flat, handle) in zip(groups, started, strict=True):
-            handle.wait()
-            put_back(flat / dist.get_world_size(), group)
-        started.clear()
-
-    for w in where:
-        w.register_post_accumulate_grad_hook(hook)
-    return finish
-
-
-# %% bytes_per_rank: twelve-bytes
-def bytes_per_rank(parameters, ranks, stage):
-    return 12 * parameters if stage == 0 else 12 * parameters / ranks
-
-
-# %% bytes_per_rank: gradients-stay
-def bytes_per_rank(parameters, ranks, stage):
-    w = 2 / ranks if stage == 3 else 2
-    o = 12 / ranks if stage >= 1 else 12
-    return (w + 2 + o) * parameters
-
-
 # %% bytes_per_rank: equals-only
 def bytes_per_rank(parameters, ranks, stage):
     w = 2 / ranks if stage == 3 else 2
     g = 2 / ranks if stage == 2 else 2
     o = 12 / ranks if stage == 1 else 12
-    return (w + g + o) * parameters
-
-
-# %% bytes_per_rank: stages-from-zero
-def bytes_per_rank(parameters, ranks, stage):
-    sizes = [12, 2, 2]
-    return parameters * sum(x / ranks if i <= stage else x for i, x in enumerate(sizes))
-
-
-# %% bytes_per_rank: rounded-down-too-early
-def bytes_per_rank(parameters, ranks, stage):
-    w = 2 // ranks if stage >= 3 else 2
-    g = 2 // ranks if stage >= 2 else 2
-    o = 12 // ranks if stage >= 1 else 12
     return (w + g + o) * parameters
 
 
@@ -368,26 +244,6 @@ def sharded_linear(x, shard):
 # %% sharded_linear: own-rows-only
 def sharded_linear(x, shard):
     return x @ shard.T
-
-
-# %% sharded_linear: wrong-piece
-class WrongPiece(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, shard):
-        ctx.save_for_backward(x, shard)
-        return x @ gathered(shard).T
-
-    @staticmethod
-    def backward(ctx, g):
-        x, shard = ctx.saved_tensors
-        n = dist.get_world_size()
-        part = torch.empty_like(shard)
-        dist.reduce_scatter(part, list((g.T @ x).chunk(n))[::-1])
-        return g @ gathered(shard), part / n
-
-
-def sharded_linear(x, shard):
-    return WrongPiece.apply(x, shard)
 
 
 # %% sharded_linear: three-gathers
@@ -430,26 +286,6 @@ def sharded_linear(x, shard):
     return OnClass.apply(x, shard)
 
 
-# %% top_k: smallest
-def top_k(state, bucket):
-    g, n = bucket.buffer().clone(), dist.get_world_size()
-    old = state["residuals"].get(bucket.index())
-    if old is not None and len(old) == len(g):
-        g += old
-    k = max(1, int(state["share"] * len(g)))
-    places = g.abs().topk(k, largest=False).indices
-    values = g[places]
-    g[places] = 0
-    state["residuals"][bucket.index()] = g
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
-    dist.all_gather(vs, values)
-    dist.all_gather(ps, places)
-    out = torch.zeros_like(g)
-    for v, p in zip(vs, ps):
-        out[p] += v / n
-    return done(out)
-
-
 # %% top_k: own-only
 def top_k(state, bucket):
     g = bucket.buffer().clone()
@@ -461,35 +297,6 @@ def top_k(state, bucket):
     out = torch.zeros_like(g)
     out[places] = g[places]
     state["residuals"][bucket.index()] = g - out
-    return done(out)
-
-
-# %% top_k: averages-everything
-def top_k(state, bucket):
-    g = bucket.buffer().clone()
-    dist.all_reduce(g)
-    return done(g / dist.get_world_size())
-
-
-# %% top_k: rounds-up
-def top_k(state, bucket):
-    import math
-
-    g, n = bucket.buffer().clone(), dist.get_world_size()
-    old = state["residuals"].get(bucket.index())
-    if old is not None and len(old) == len(g):
-        g += old
-    k = math.ceil(state["share"] * len(g)) + 1
-    places = g.abs().topk(k).indices
-    values = g[places]
-    g[places] = 0
-    state["residuals"][bucket.index()] = g
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
-    dist.all_gather(vs, values)
-    dist.all_gather(ps, places)
-    out = torch.zeros_like(g)
-    for v, p in zip(vs, ps):
-        out[p] += v / n
     return done(out)
 
 

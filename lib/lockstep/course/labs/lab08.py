@@ -66,19 +66,19 @@ def _averaged(answer: Any, rows: Tensor, branch: bool) -> list[Any]:
 def average_gradients(draw: random.Random) -> Iterator[Trial]:
     """`average_gradients(model, rows)`: the gradients of the mean over all ranks' rows."""
     unequal = draw.sample(range(1, 7), draw.choice((3, 5)))
-    for counts, users, dtype in (
-        ([2, 2, 2], (0, 1, 2), "float32"),
-        (unequal, (1,), "float64"),
-        ([3, 0, 2, 4], (2,), "float64"),
+    for counts, users in (
+        ([2, 2, 2], (0, 1, 2)),
+        (unequal, (1,)),
+        ([3, 0, 2, 4], (2,)),
     ):
         parts = [_numbers(draw, count, 3, least=1) for count in counts]
         every, of_users = np.concatenate(parts), np.concatenate([parts[rank] for rank in users])
         sums = every.sum(0), (every + every**2).sum(0), of_users.sum(0)
-        first, tied, branch = (_tensor(one / len(every), dtype) for one in sums)
-        right = [first, tied, branch, None, _tensor(np.zeros(3), dtype)]
+        first, tied, branch = (_tensor(one / len(every), "float32") for one in sums)
+        right = [first, tied, branch, None, _tensor(np.zeros(3), "float32")]
         yield Trial(
             len(counts),
-            given=[(_tensor(part, dtype), rank in users) for rank, part in enumerate(parts)],
+            given=[(_tensor(part, "float32"), rank in users) for rank, part in enumerate(parts)],
             right=[right] * len(counts),
             facts={"counts": ", ".join(map(str, counts))},
             like=f"parts of {', '.join(map(str, counts))} rows",
