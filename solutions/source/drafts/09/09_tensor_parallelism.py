@@ -1,0 +1,1299 @@
+# %% [markdown] id="title"
+# # 09 · Tensor, sequence and context parallelism
+#
+# **Two sittings, 90 and 90 minutes · needs: CPU** (the same cells use GPUs and NCCL where there are some; times on GPUs
+# come from a virtual GPU where there are none)
+#
+# Here several ranks share the work of one layer. Afterwards you can
+#
+# - cut the two products of an MLP so that one all-reduce is enough in the forward pass and one in the backward,
+# - compute a loss from logits that no rank ever has whole,
+# - keep each activation on one rank only, with the same volume of communication,
+# - compute attention over a sequence of which each rank has a part, causal too,
+# - hide a layer's all-gather behind its own product, and recognise all of this in the record of PyTorch's DTensor.
+#
+# Do labs 03 (`all_reduce`, `all_gather`, `reduce_scatter`), 04 (overlap) and 08 (`autograd.Function`) first.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 4  # ranks in this notebook, 2 at least
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+import lockstep
+import torch
+import torch.distributed as dist
+
+on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
+print(lockstep.virtual.MACHINES["H200"])
+
+# %% [markdown] id="names-text"
+# The line above describes the virtual GPU of lab 04. The name of a tensor here ends with its dimensions: `x_BSD` has
+# three. A small letter is this rank's part of a dimension: `x_BsD` has a part of the sequence.
+#
+# | letter | dimension | letter | dimension |
+# | --- | --- | --- | --- |
+# | B | batch | V | vocabulary |
+# | S | sequence | T | tokens, B × S |
+# | D | width of the model | H | heads of attention |
+# | F | hidden width of an MLP | E | width of a head |
+#
+# The next cell (its code is folded) defines `kilobytes_sent(job)`, what rank 0 sends until a barrier if each
+# collective is a ring (lab 03), and `on_gpus(program, …)`, which runs `program(cuda, …)` on two ranks (or `ranks=`)
+# with one GPU each.
+
+# %% id="measuring" tags=["plumbing"]
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.base.provenance import Provenance
+
+
+def kilobytes_sent(job):
+    """What rank 0 sends before a barrier, if each collective is a ring."""
+    total, n = 0, job.nproc
+    for call in job.calls[0]:
+        if call.operation == "barrier":
+            break
+        if call.operation == "all_reduce":
+            total += 2 * (n - 1) / n * call.bytes
+        elif call.operation.startswith(("reduce_scatter", "all_to_all")):
+            total += (n - 1) / n * call.bytes
+        elif call.operation.startswith("all_gather"):
+            total += (n - 1) * call.bytes  # the bytes of this rank's part
+        elif call.operation == "send":
+            total += call.bytes
+    return round(total / 1000, 6)
+
+
+def _on_rank(program, args):
+    if dist.get_backend() != "nccl":
+        with lockstep.virtual.device("H200", values=False) as cuda:
+            return program(cuda, *args), lockstep.virtual.trace()
+    program(torch.cuda, *args)  # the first call loads kernels
+    second = torch.profiler.schedule(wait=0, warmup=1, active=1)
+    with torch.profiler.profile(schedule=second) as profiler:
+        for _ in range(2):
+            result = program(torch.cuda, *args)
+            dist.barrier()
+            torch.cuda.synchronize()
+            profiler.step()
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+        stamp = Provenance("live", torch.cuda.get_device_name())
+        return result, lockstep.Trace.load(folder, stamp=stamp)
+
+
+@dataclass
+class Seen:
+    result: Any
+    trace: Any
+    stamp = property(lambda self: self.trace.stamp)
+
+    def compare(self, prediction, value, unit=""):
+        way = "computed" if self.stamp.kind == "simulated" else "measured"
+        return lockstep.compare(prediction, **{way: value}, unit=unit)
+
+    def hidden(self):
+        """Of rank 0's communication: µs, and the share that is hidden."""
+        spent = self.trace.breakdown().of(0)
+        total, hidden = spent.communication, spent.overlapped
+        return total / 1e3, hidden / total if total else 0.0
+
+
+def on_gpus(program, *args, ranks=2):
+    """Run program(cuda, *args) on the GPUs of ranks; the result is rank 0's."""
+    ways = {"nproc_per_node": ranks, "show": False}
+    job = lockstep.torchrun(_on_rank, program, args, **ways)
+    results, traces = zip(*job.results, strict=True)
+    return Seen(results[0], lockstep.virtual.joined(traces))
+
+
+# %% [markdown] id="columns-text"
+# ## 1 · Columns and rows
+#
+# An MLP is two products with a function between them: *y* = relu(*x A*) *B*. `tensor_split` cuts *A* by **columns**, and
+# *B* by **rows**; where the parts cannot be equal, the first ones are larger. (PyTorch keeps a weight transposed, as
+# `w1_FD` and `w2_DF`: a column of *A* is a row of `w1_FD`.) Each rank gets the whole *x*, one part of *A*, and the
+# matching part of *B*:
+
+
+# %% id="columns"
+def in_parts():
+    """This rank's hidden numbers, and what it adds to y."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x_BD = torch.tensor([[1.0, 2.0]])
+    w1_FD = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])
+    w2_DF = torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 0.0, -1.0]])
+    h_Bf = torch.relu(x_BD @ w1_FD.tensor_split(n)[rank].T)
+    y_BD = h_Bf @ w2_DF.tensor_split(n, dim=1)[rank].T
+    return h_Bf.tolist(), y_BD.tolist()
+
+
+job = lockstep.torchrun(in_parts, **on_ranks)
+for rank, (hidden, mine) in enumerate(job.results):
+    print(f"rank {rank}: hidden {hidden[0]}, its part of y {mine[0]}")
+
+# %% [markdown] id="columns-explained"
+# The hidden numbers are *some of* the whole layer's, complete: relu can be applied to each part. What ranks have of *y*
+# are *summands*: the whole *y* = [8, 3] is their sum. So nothing is sent between the two products, and one all-reduce
+# follows.
+#
+# In the backward pass *x* is the mirror image: each rank computes a summand of the gradient of *x*, so there is an
+# all-reduce. The gradient of *y* is on all ranks already.
+#
+# **Predict:** *x* and *y* are 250 kB each. How many kB does a rank send in a forward and a backward pass?
+# (An all-reduce of *s* bytes: 2(N − 1)/N · *s*.)
+
+# %% id="mlp-prediction" tags=["prediction"]
+# your number, in kB, or a formula with NPROC
+prediction = 2 * 2 * (NPROC - 1) / NPROC * 250
+
+# %% [markdown] id="mlp-text"
+# ### Exercise 1: an MLP on several ranks
+#
+# Autograd has to be told about the all-reduces. An `autograd.Function` says in `forward` what it returns for its
+# argument, and in `backward` the gradient of its argument for the gradient of its result.
+#
+# **Goal:** `Enter` stands where *x* enters the cut part, `Leave` where *y* leaves it. `mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D)`
+# returns the whole relu(*x* w1ᵀ + b1) w2ᵀ + b2 on every rank. Each rank computes with its own part of F only: of `w1_FD`,
+# `b1_F` and `w2_DF`, the gradient is zero outside of that part. The gradients of `x_BD` and of `b2_D` are those of the whole
+# layer, on every rank. N need not divide F. There is one all-reduce in the forward pass and one in the backward, each of
+# as many bytes as `x_BD` has; the argument of `forward` and that of `backward` stay as they are.
+
+
+# %% id="mlp"
+import torch
+import torch.distributed as dist
+
+
+def part(whole, dim):
+    """This rank's part of a weight."""
+    return whole.tensor_split(dist.get_world_size(), dim)[dist.get_rank()]
+
+
+def summed(x):
+    """The sum over the ranks, as a new tensor."""
+    x = x.clone()
+    dist.all_reduce(x)
+    return x
+
+
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        # BEGIN SOLUTION
+        return x
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        # BEGIN SOLUTION
+        return summed(grad)
+        # END SOLUTION
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        # BEGIN SOLUTION
+        return summed(y)
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        # BEGIN SOLUTION
+        return grad
+        # END SOLUTION
+
+
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    # BEGIN SOLUTION
+    h_Bf = Enter.apply(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0)
+    return Leave.apply(torch.relu(h_Bf) @ part(w2_DF, 1).T) + b2_D
+    # END SOLUTION
+
+
+# %% id="mlp-check"
+lockstep.check("mlp", mlp)
+
+# %% [markdown] id="whole-text"
+# Now with *x* of 250 kB, beside the whole layer on each rank. (Of a weight a rank has the gradient of its part. The sum
+# over ranks is the whole.)
+
+# %% id="whole"
+mlp = lockstep.carry_on("mlp", mlp)
+
+
+def errors(dtype):
+    """Of y and the gradients of x, w1, b1, w2 and b2, against the whole."""
+    torch.manual_seed(0)
+    shapes = (125, 500), (250, 500), (250,), (500, 250), (500,)
+    given = [torch.randn(s, dtype=dtype).to(lockstep.device()) for s in shapes]
+    found = []
+    for cut in (True, False):
+        own = [one.clone().requires_grad_() for one in given]
+        x, w1, b1, w2, b2 = own
+        y = mlp(*own) if cut else torch.relu(x @ w1.T + b1) @ w2.T + b2
+        y.square().sum().backward()
+        found.append([y.detach(), *(one.grad for one in own)])
+    dist.barrier()  # the step is over
+    for grad in found[0][2:5]:
+        dist.all_reduce(grad)
+    pairs = zip(*found, strict=True)
+    return [float((a - b).norm() / b.norm()) for a, b in pairs]
+
+
+# %% id="whole-run"
+rows = []
+for dtype in (torch.float32, torch.float64):
+    job = lockstep.torchrun(errors, dtype, **on_ranks)
+    rows.append([str(dtype), *(f"{error:.0e}" for error in job[0])])
+columns = ["dtype", "y", "x", "w1", "b1", "w2", "b2"]
+title = "Errors of the cut MLP: y, and gradients"
+stamp = lockstep.live(job)
+display(lockstep.table(title, columns, rows, stamp=stamp))
+job = lockstep.torchrun(errors, torch.float32, **on_ranks)
+lockstep.compare(predicted=prediction, measured=kilobytes_sent(job))
+
+# %% [markdown] id="column-claim-text"
+# ### Claim: "a layer that is cut by columns needs an all-reduce of its output"
+#
+# A common guess. The cell has one layer, cut by columns, without a second one. It completes the output in two ways, and
+# compares it with that of the whole layer. **Guess**.
+
+# %% id="column-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="column"
+def completed():
+    """Whether each way makes the whole output."""
+    n, device = dist.get_world_size(), lockstep.device()
+    x_BD = torch.arange(96.0, device=device).view(12, 8)
+    w_FD = torch.arange(24.0 * n, device=device).view(3 * n, 8)
+    mine_Bf = x_BD @ w_FD.chunk(n)[dist.get_rank()].T
+    parts = [torch.empty_like(mine_Bf) for _ in range(n)]
+    dist.all_gather(parts, mine_Bf)
+    dist.all_reduce(mine_Bf)
+    ways = {"all-reduce": mine_Bf, "all-gather": torch.cat(parts, dim=1)}
+    return {way: torch.equal(y, x_BD @ w_FD.T) for way, y in ways.items()}
+
+
+job = lockstep.torchrun(completed, **on_ranks)
+said = [f"{way}: {'' if ok else 'not '}right" for way, ok in job[0].items()]
+lockstep.claim(
+    "A layer that is cut by columns needs an all-reduce of its output.",
+    guess=guess,
+    verdict="holds" if job[0]["all-reduce"] else "does not hold",
+    because="; ".join(said),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="column-explained"
+# An all-reduce adds up *different* columns. Parts of the output are put side by side, by an all-gather, or they stay
+# where they are if the next layer is cut by rows. Its output, in turn, is made of summands.
+
+# %% [markdown] id="heads-text"
+# ## 2 · Heads, vocabulary, loss
+#
+# Attention computes each head by itself. So the weights of queries, keys and values are cut by columns, at the borders
+# of heads, and the output's weight by rows: one all-reduce each way again. If there are fewer key-value heads than
+# ranks, several ranks have a *copy* of one. Each copy gets another gradient, and their sum is the gradient.
+#
+# ### A bug to diagnose
+#
+# An **embedding** is cut by vocabulary: each rank has some rows of the table. Tokens of other ranks' rows count as
+# zeros, and an all-reduce follows. The next cell is **broken on purpose**: it saves work where a rank has none
+# of the tokens. Look in the report for the ranks that wait, and for those that do not.
+
+
+# %% id="embedding"
+def embed(tokens):
+    rank = dist.get_rank()
+    table_vD = torch.ones(10, 4)  # tokens from 10 * rank to 10 * rank + 9
+    token_T = torch.tensor(tokens) - 10 * rank
+    is_mine_T = (token_T >= 0) & (token_T < 10)
+    if not is_mine_T.any():
+        return torch.zeros(len(tokens), 4)
+    x_TD = table_vD[token_T.clamp(0, 9)] * is_mine_T[:, None]
+    dist.all_reduce(x_TD)
+    return x_TD
+
+
+options = {"nproc_per_node": NPROC, "backend": "gloo", "may_fail": True}
+job = lockstep.torchrun(embed, [3, 7, 12], **options)
+
+# %% [markdown] id="embedding-explained"
+# Ranks 0 and 1 have tokens; the others return early, and never come to the all-reduce. With two ranks nothing fails:
+# such a bug waits for a batch without a token of some rank.
+#
+# At the other end of the model, the **logits** have one number for each token and each word of the vocabulary: the
+# product is cut by columns, and each rank has `logits_Tv`. The cross entropy of a token is
+#
+# log Σ exp(logit) − (logit of the target).
+#
+# Gathering the logits is not needed: the sum is a sum over ranks, and one rank has the target. As exp of a large number
+# overflows, the largest logit *m* of *all* ranks is subtracted first: log Σ exp(logit − *m*) + *m* is the same.
+#
+# **Predict:** V is 1200. Either all logits are gathered, or three numbers a token are all-reduced: the maximum, the
+# sum, and the target's logit. How many times as many bytes does a rank *pass to its calls* in the first case?
+# (To an all-gather it passes its own part.)
+
+# %% id="loss-prediction" tags=["prediction"]
+# your number, or a formula with NPROC
+prediction = 1200 / NPROC / 3
+
+# %% [markdown] id="loss-text"
+# ### Exercise 2: a loss on logits that no rank has whole
+#
+# **Goal:** `vocabulary_loss(logits_Tv, target_T, start)` returns the cross entropy of each token, `loss_T`, the same
+# on all ranks. The rank's logits are those of words `start`, `start` + 1, …; ranks may have different numbers of words.
+# The backward pass gives `logits_Tv` its gradient, (softmax − 1 at the target, − 0 elsewhere) · gradient of `loss_T`,
+# without any call. A rank passes at most three numbers a token to its calls, together. No logit
+# is too large: 10,000 must work. `logits_Tv` stays as it is.
+
+
+# %% id="vocabulary_loss"
+import torch
+import torch.distributed as dist
+
+
+class VocabularyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits_Tv, target_T, start):
+        word_v = start + torch.arange(logits_Tv.shape[1]).to(logits_Tv.device)
+        is_target_Tv = word_v == target_T[:, None]
+        # BEGIN SOLUTION
+        m_T = logits_Tv.amax(1)
+        dist.all_reduce(m_T, op=dist.ReduceOp.MAX)
+        e_Tv = (logits_Tv - m_T[:, None]).exp()
+        both_2T = torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)])
+        dist.all_reduce(both_2T)
+        sum_T, hit_T = both_2T
+        ctx.save_for_backward(e_Tv / sum_T[:, None] - is_target_Tv.to(e_Tv))
+        return m_T + sum_T.log() - hit_T
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad_T):
+        # BEGIN SOLUTION
+        (slope_Tv,) = ctx.saved_tensors
+        return slope_Tv * grad_T[:, None], None, None
+        # END SOLUTION
+
+
+def vocabulary_loss(logits_Tv, target_T, start):
+    return VocabularyLoss.apply(logits_Tv, target_T, start)
+
+
+# %% id="vocabulary_loss-check"
+lockstep.check("vocabulary_loss", vocabulary_loss)
+
+# %% id="loss"
+vocabulary_loss = lockstep.carry_on("vocabulary_loss", vocabulary_loss)
+
+
+def loss_of(gathers):
+    """The errors of the loss and of the gradient, in float64."""
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    logits_TV = torch.randn(64, 1200, dtype=torch.float64).to(device)
+    target_T = torch.randint(1200, (64,)).to(device)
+    logits_Tv = logits_TV.tensor_split(n, 1)[rank].contiguous().requires_grad_()
+    if gathers:
+        parts = [torch.empty_like(logits_Tv) for _ in range(n)]
+        dist.all_gather(parts, logits_Tv.detach())
+        return None
+    loss_T = vocabulary_loss(logits_Tv, target_T, rank * 1200 // n)
+    loss_T.sum().backward()
+    logits_TV.requires_grad_()
+    whole_T = torch.nn.functional.cross_entropy(
+        logits_TV, target_T, reduction="none"
+    )
+    whole_T.sum().backward()
+    off = logits_Tv.grad - logits_TV.grad.tensor_split(n, 1)[rank]
+    return float((loss_T - whole_T).abs().max()), float(off.abs().max())
+
+
+# %% id="loss-run"
+both = [lockstep.torchrun(loss_of, way, **on_ranks) for way in (True, False)]
+passed = [sum(call.bytes for call in job.calls[0]) for job in both]
+off, slope = both[1][0]
+print(f"largest error of the loss: {off:.0e}, of the gradient: {slope:.0e}")
+print(f"bytes passed to calls: {passed[0]:,} gathered, {passed[1]:,} not")
+print(lockstep.live(both[1]))
+lockstep.compare(predicted=prediction, measured=passed[0] / passed[1])
+
+# %% [markdown] id="sequence-text"
+# ## 3 · Sequence parallelism
+#
+# Between two cut blocks the activations, `x_BSD`, are on all ranks; each applies the same norm and the same dropout to
+# them. Work and memory are spent N times. The remedy: an all-reduce is a reduce-scatter and an all-gather (lab 03).
+# Put the norm between the two, where each rank has a part of the *sequence*:
+#
+# | | with all-reduces | with sequence parallelism |
+# | --- | --- | --- |
+# | before the block, forward | – (`Enter`) | all-gather |
+# | after the block, forward | all-reduce (`Leave`) | reduce-scatter |
+# | after the block, backward | – | all-gather |
+# | before the block, backward | all-reduce | reduce-scatter |
+#
+# For the backward pass, a norm keeps its input, and dropout keeps which numbers it dropped, one byte each.
+#
+# **Predict:** `x_BSD` has 240,000 numbers of float32. How many kB do a norm and a dropout keep on each rank if each has a
+# part of the sequence?
+
+# %% id="kept-prediction" tags=["prediction"]
+# your number, in kB, or a formula with NPROC
+prediction = 240_000 * (4 + 1) / 1000 / NPROC
+
+
+# %% id="kept"
+def kept_by_norm_and_dropout(sequence):
+    """kB kept for the backward pass, of tensors as large as x."""
+    x_BSD = torch.randn(2, sequence, 1000, requires_grad=True)
+    sizes = []
+
+    def keep(tensor):
+        sizes.append(tensor.nbytes if tensor.numel() == x_BSD.numel() else 0)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept):
+        torch.nn.functional.layer_norm(x_BSD, (1000,))
+        torch.native_dropout(x_BSD, 0.1, True)
+    return sum(sizes) / 1000
+
+
+one_rank = {"nproc_per_node": 1, "init": False, "show": False}
+all_of_it, short = (
+    lockstep.torchrun(kept_by_norm_and_dropout, length, **one_rank)
+    for length in (120, 120 // NPROC)
+)
+print(f"whole sequence: {all_of_it[0]:,.0f} kB, a part: {short[0]:,.0f} kB")
+print(lockstep.live(short))
+lockstep.compare(predicted=prediction, measured=short[0])
+
+# %% [markdown] id="block-text"
+# Dropout needs care. Where all ranks have the *same* activations, they must drop the same numbers, or their copies
+# differ from then on (the further notebook measures it). Where they have *different* ones (another part of F, another
+# part of S), they must draw different random numbers, or the same pattern is dropped in each part.
+#
+# ### Exercise 3: a block cut by sequence
+#
+# **Goal:** `block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed)` gets this rank's part of the sequence and of the weights. It
+# returns this rank's part of drop(drop(relu(norm(x) · gain · w1ᵀ)) · w2ᵀ). `Gather` and `Scatter` are the two new
+# Functions; the ready-made `everybody` and `my_sum` make their calls. Forward and backward have two all-gathers and
+# two reduce-scatters. The gradient of `gain_D` is that of *all* positions, on every rank; for that one all-reduce of D
+# numbers is allowed. `drop(tensor, seed)` is called twice. Its seeds are integers from `seed` to `seed` + 999; no two of all
+# ranks and both calls are equal.
+
+
+# %% id="block"
+import torch
+import torch.distributed as dist
+
+
+def everybody(x_BsD):
+    """The parts of all ranks: x_BSD."""
+    parts = [torch.empty_like(x_BsD) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x_BsD.contiguous())
+    return torch.cat(parts, dim=1)
+
+
+def my_sum(y_BSD):
+    """This rank's part of the sum over ranks: y_BsD."""
+    parts = y_BSD.chunk(dist.get_world_size(), dim=1)
+    parts = [one.contiguous() for one in parts]
+    y_BsD = torch.empty_like(parts[0])
+    dist.reduce_scatter(y_BsD, parts)
+    return y_BsD
+
+
+def norm(x):
+    return x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_BsD):
+        # BEGIN SOLUTION
+        return everybody(x_BsD)
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad_BSD):
+        # BEGIN SOLUTION
+        return my_sum(grad_BSD)
+        # END SOLUTION
+
+
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y_BSD):
+        # BEGIN SOLUTION
+        return my_sum(y_BSD)
+        # END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad_BsD):
+        # BEGIN SOLUTION
+        return everybody(grad_BsD)
+        # END SOLUTION
+
+
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    # BEGIN SOLUTION
+    seed += dist.get_rank()
+    x_BsD = norm(x_BsD) * Enter.apply(gain_D)
+    h_BSf = drop(torch.relu(Gather.apply(x_BsD) @ w1_fD.T), seed)
+    return drop(Scatter.apply(h_BSf @ w2_Df.T), seed + dist.get_world_size())
+    # END SOLUTION
+
+
+# %% id="block-check"
+lockstep.check("block", block)
+
+# %% [markdown] id="free-text"
+# ### Claim: "sequence parallelism is free"
+#
+# [Korthikanti and others](https://arxiv.org/abs/2205.05198) say in section 4.2.2 that it adds no communication, as a ring
+# all-reduce is made of the two; but they gather once more in the backward pass, so as not to keep the gathered
+# `x_BSD` (they hide that one). The cell counts a forward and a backward pass with `Enter` and
+# `Leave`, with your block, and with your block gathered again. Let "free" be at most 1 % more. **Guess**.
+
+# %% id="free-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="free"
+block = lockstep.carry_on("block", block)
+mlp = lockstep.carry_on("mlp")
+
+
+def one_block(how):
+    from torch.utils.checkpoint import checkpoint
+
+    n, device = dist.get_world_size(), lockstep.device()
+    sequence = 120 if how == "all-reduces" else 120 // n
+    x = torch.randn(2, sequence, 1000, device=device, requires_grad=True)
+    gain, b1 = torch.ones(1000, device=device), torch.zeros(24, device=device)
+    w1, w2 = torch.randn(24, 1000).to(device), torch.randn(1000, 24).to(device)
+    gain.requires_grad_(how == "sequence")
+    keep = lambda x, seed: x
+    if how == "all-reduces":
+        y = mlp(x, w1, b1, w2, gain)
+    elif how == "sequence":
+        y = block(x, gain, w1, w2, keep, 0)
+    else:
+        how = {"use_reentrant": False, "early_stop": True}
+        y = checkpoint(block, x, gain, w1, w2, keep, 0, **how)
+    y.sum().backward()
+
+
+# %% id="free-claim"
+WAYS = "all-reduces", "sequence", "sequence, gathered again"
+jobs = {way: lockstep.torchrun(one_block, way, **on_ranks) for way in WAYS}
+sent = {way: kilobytes_sent(job) for way, job in jobs.items()}
+times = {way: sent[way] / sent["all-reduces"] for way in WAYS[1:]}
+ok = [one <= 1.01 for one in times.values()]
+lockstep.claim(
+    "Sequence parallelism is free.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because=f"all-reduces: {sent['all-reduces']:,.0f} kB a rank; "
+    + "; ".join(f"{way}: {one:.3f} times" for way, one in times.items()),
+    stamp=lockstep.live(jobs["sequence"]),
+)
+
+# %% [markdown] id="free-explained"
+# **Break.** The first sitting ends here. You have cut an MLP, a loss and a norm. In the second sitting attention itself
+# is cut by sequence, and communication is hidden.
+
+# %% [markdown] id="merge-text"
+# ## 4 · Context parallelism
+#
+# A sequence of a million tokens does not fit one GPU even in attention, where every query needs every key. In **context
+# parallelism** each rank has a part of the sequence: its queries stay, and keys and values travel.
+#
+# A rank that has seen some keys only has a *partial* softmax: for each query the maximum *m* of its scores, the sum *l*
+# of exp(score − *m*), and the sum *o* of exp(score − *m*) · value. Two such triples, of different keys, can be merged,
+# because exp(score − *m*) = exp(score − *m'*) · exp(*m'* − *m*). In the end *o*/*l* is attention.
+#
+# ### Exercise 4: merge partial softmaxes
+#
+# **Goal:** `merge(one, other)` gets two triples `(m, l, o)`, of shapes BHS, BHS and BHSE. It returns the triple of all keys
+# of both. Where a query may see no key of a part, that part has *m* = −∞ and zeros; this may be true of both. Scores may
+# be as large as 10,000. The arguments stay as they are.
+
+
+# %% id="merge"
+import torch
+
+
+def merge(one, other):
+    # BEGIN SOLUTION
+    m = torch.maximum(one[0], other[0])
+    shift = torch.where(m.isinf(), 0, m)  # −∞ − −∞ is no number
+    first, second = (one[0] - shift).exp(), (other[0] - shift).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+    # END SOLUTION
+
+
+# %% id="merge-check"
+lockstep.check("merge", merge)
+
+# %% [markdown] id="ring-text"
+# In **ring attention** ([Liu and others, 2023](https://arxiv.org/abs/2310.01889)) keys and values go round: in each of N
+# rounds a rank computes with the keys that it has, while it passes them on to the next rank. In a *causal* model a
+# position sees itself and what is before it.
+#
+# **Predict:** keys are 240 kB on each rank, values as much. How many kB does a rank send?
+
+# %% id="ring-prediction" tags=["prediction"]
+# your number, in kB, or a formula with NPROC
+prediction = (NPROC - 1) * 2 * 240
+
+# %% [markdown] id="ring-goal"
+# ### Exercise 5: ring attention
+#
+# **Goal:** `ring_attention(q_BHsE, k_BHsE, v_BHsE, places)` returns the attention of this rank's queries to the keys of all
+# ranks. If `places` is `None`, every position sees all. Otherwise `places[r]` is a tensor with the positions in the sequence
+# that rank *r* has, and the attention is causal. `partial`, `merge`, `seen` and `pass_on` are there. A rank sends its keys and
+# values N − 1 times, always to the next rank. (Wait for a round's messages after its `partial`, so that they can hide
+# behind it.) All ranks have equally many positions.
+
+
+# %% id="ring_attention"
+import torch
+import torch.distributed as dist
+
+
+def partial(q, k, v, sees):
+    """The triple (m, l, o) for these keys; sees: which ones, or None."""
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if sees is not None:
+        scores = scores.masked_fill(~sees, float("-inf"))
+    m = scores.amax(-1)
+    p = (scores - torch.where(m.isinf(), 0, m)[..., None]).exp()
+    return m, p.sum(-1), p @ v
+
+
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    shift = torch.where(m.isinf(), 0, m)
+    first, second = (one[0] - shift).exp(), (other[0] - shift).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+def seen(places, owner):
+    """Which of the owner's keys this rank's queries see; None: all."""
+    if places is not None:
+        return places[dist.get_rank()][:, None] >= places[owner]
+
+
+def pass_on(tensors):
+    """Start to send these to the next rank: what will come, and handles."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    coming, both = [torch.empty_like(one) for one in tensors], []
+    for one, other in zip(tensors, coming, strict=True):
+        both.append(dist.P2POp(dist.isend, one, (rank + 1) % n))
+        both.append(dist.P2POp(dist.irecv, other, (rank - 1) % n))
+    return coming, dist.batch_isend_irecv(both)
+
+
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    # BEGIN SOLUTION
+    rank, n, total = dist.get_rank(), dist.get_world_size(), None
+    for turn in range(n):
+        coming, handles = (k_BHsE, v_BHsE), []
+        if turn < n - 1:
+            coming, handles = pass_on([k_BHsE, v_BHsE])
+        sees = seen(places, (rank - turn) % n)
+        mine = partial(q_BHsE, k_BHsE, v_BHsE, sees)
+        total = mine if total is None else merge(total, mine)
+        for handle in handles:
+            handle.wait()
+        k_BHsE, v_BHsE = coming
+    return total[2] / total[1][..., None]
+    # END SOLUTION
+
+
+# %% id="ring_attention-check"
+lockstep.check("ring_attention", ring_attention)
+
+# %% id="ring"
+ring_attention = lockstep.carry_on("ring_attention", ring_attention)
+
+
+def zigzag(S, n):
+    """Positions for each rank: of 2n pieces, one from each end."""
+    pieces = torch.arange(S).chunk(2 * n)
+    return [torch.cat([pieces[r], pieces[-1 - r]]) for r in range(n)]
+
+
+def with_all_keys(how, E=50):
+    """The largest error against attention over the whole, in float32."""
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    S = 600 * n  # 240 kB of keys on each rank
+    q, k, v = (torch.randn(1, 2, S, E).to(device) for _ in range(3))
+    places = zigzag(S, n) if how == "zigzag" else torch.arange(S).chunk(n)
+    places = [one.to(device) for one in places]
+    mine = [one[:, :, places[rank]].contiguous() for one in (q, k, v)]
+    got = ring_attention(*mine, None if how == "not causal" else places)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    whole = attend(q, k, v, is_causal=how != "not causal")
+    return float((got - whole[:, :, places[rank]]).abs().max())
+
+
+# %% id="ring-run"
+jobs, rows = {}, []
+for how in ("not causal", "causal", "zigzag"):
+    jobs[how] = job = lockstep.torchrun(with_all_keys, how, **on_ranks)
+    rows.append([how, f"{max(job.results):.0e}", f"{kilobytes_sent(job):,.0f}"])
+columns, stamp = ["parts", "largest error", "kB sent"], lockstep.live(job)
+title = "Ring attention against the whole, float32"
+display(lockstep.table(title, columns, rows, stamp=stamp))
+lockstep.compare(predicted=prediction, measured=kilobytes_sent(jobs["causal"]))
+
+# %% [markdown] id="zigzag-text"
+# A causal mask leaves work out, but not evenly: the last rank's queries see all keys, the first rank's see few. Count
+# pairs of a query and a key that it sees, in pieces of the sequence: with plain parts rank *r* has *r* + 1 of N pieces to
+# compute with (take the part that it sees a half of as a whole). In the ring, a round lasts as long as its busiest rank.
+#
+# **Predict:** four ranks, plain parts. In four rounds there are 16 places for work. In what percentage of them is a
+# rank idle?
+
+# %% id="idle-prediction" tags=["prediction"]
+prediction = 100 * (4 * 4 - (1 + 2 + 3 + 4)) / 16
+
+# %% id="pairs"
+PARTS = {"plain": torch.arange(64).chunk(4), "zigzag": zigzag(64, 4)}
+pairs = {how: torch.zeros(4, 4, dtype=int) for how in PARTS}  # rank, round
+for how, places in PARTS.items():
+    for rank in range(4):
+        for turn in range(4):
+            seen_keys = places[rank][:, None] >= places[(rank - turn) % 4]
+            pairs[how][rank, turn] = seen_keys.sum()
+idle = 100 * float((pairs["plain"] == 0).float().mean())
+
+
+def draw(canvas):
+    for at, (how, count) in enumerate(pairs.items()):
+        axes = canvas.add_subplot(1, 2, at + 1)
+        axes.imshow(count, cmap="Blues", vmin=0, vmax=400)
+        for rank, turn in torch.cartesian_prod(*[torch.arange(4)] * 2).tolist():
+            axes.text(turn, rank, int(count[rank, turn]), ha="center")
+        axes.set(title=how, xlabel="round", ylabel="rank")
+        axes.set(xticks=range(4), yticks=range(4))
+
+
+# %% id="pairs-figure"
+said = "Pairs that each rank computes in each round, 64 positions, four ranks. "
+said += "Plain parts: ranks 0 to 2 have rounds with none. "
+said += "Zigzag parts: all have about as many in each round."
+stamp = lockstep.simulated("pairs that the mask lets through")
+display(lockstep.figure(draw, alt=said, stamp=stamp))
+lockstep.compare(predicted=prediction, computed=idle)
+
+# %% [markdown] id="zigzag-explained"
+# With **zigzag** parts each rank has a piece from the beginning and its mirror image from the end, so that each has about
+# as much to do in every round. The rounds' busiest ranks compute 520 pairs together, not 904. The program needs nothing
+# but other `places`.
+#
+# **All keys at once** (an all-gather) is simpler, sends as much as the ring, and needs memory for all keys. **Ulysses**
+# ([Jacobs and others, 2023](https://arxiv.org/abs/2309.14509)) exchanges the roles: an all-to-all gives each rank the whole
+# sequence for *some heads*, and another one brings the result back. The further notebook counts the bytes of both.
+
+# %% [markdown] id="pieces-text"
+# ## 5 · Hiding it
+#
+# Before a layer that is cut by columns stands an all-gather of *x*, and its product needs all rows. So the two
+# cannot overlap, as they are. But a rank has its *own* rows from the start, and can multiply them while others'
+# travel. And if the rows travel in pieces, a product can begin when its piece is there.
+#
+# **Predict:** four ranks. A rank's own product takes 617 µs; its all-gather takes 1269 µs and is one piece.
+# What percentage of the all-gather can the own product hide?
+
+# %% id="own-prediction" tags=["prediction"]
+# your number, in %
+prediction = 100 * 617 / 1269
+
+# %% [markdown] id="gather_and_multiply-text"
+# ### Exercise 6: a product that does not wait
+#
+# **Goal:** `gather_and_multiply(x_sD, w_fD, pieces)` returns `x_SD @ w_fD.T` for the rows of all ranks, in the order of the
+# ranks. It starts one all-gather for each of `x_sD.chunk(pieces)`; `start` does so, and returns a list with a tensor for each
+# rank, and a handle. No product waits for a row that it does not need. On four virtual GPUs, with four pieces, at
+# least 80 % of the all-gathers are hidden.
+
+
+# %% id="gather_and_multiply"
+import torch
+import torch.distributed as dist
+
+
+def start(piece):
+    """Gather this piece of all ranks: a tensor for each, and a handle."""
+    parts = [torch.empty_like(piece) for _ in range(dist.get_world_size())]
+    return parts, dist.all_gather(parts, piece, async_op=True)
+
+
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    products = [[] for _ in range(n)]  # of each rank's rows, in order
+    # BEGIN SOLUTION
+    coming = [start(piece) for piece in x_sD.chunk(pieces)]
+    products[rank].append(x_sD @ w_fD.T)
+    for parts, handle in coming:
+        handle.wait()
+        for other in range(n):
+            if other != rank:
+                products[other].append(parts[other] @ w_fD.T)
+    # END SOLUTION
+    return torch.cat([product for some in products for product in some])
+
+
+# %% id="gather_and_multiply-check"
+lockstep.check("gather_and_multiply", gather_and_multiply)
+
+# %% id="pieces"
+gather_and_multiply = lockstep.carry_on(
+    "gather_and_multiply", gather_and_multiply
+)
+
+
+def layer(cuda, pieces):
+    shape = {"device": "cuda", "dtype": torch.bfloat16}
+    x_sD = torch.randn(8192, 8192, **shape)
+    w_fD = torch.randn(3072, 8192, **shape)
+    cuda.synchronize()
+    dist.barrier()
+    if pieces:
+        gather_and_multiply(x_sD, w_fD, pieces)
+    else:  # first the rows, then the product
+        parts = [torch.empty_like(x_sD) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x_sD)
+        torch.cat(parts) @ w_fD.T
+    cuda.synchronize()
+
+
+# %% id="pieces-run"
+PIECES, rows = (0, 1, 2, 4, 8), []
+runs = {pieces: on_gpus(layer, pieces, ranks=4) for pieces in PIECES}
+for pieces, seen in runs.items():
+    total, share = seen.hidden()
+    how = pieces or "gathered first"
+    rows.append([how, f"{total:,.0f}", f"{100 * share:.0f} %"])
+columns, stamp = ["pieces", "all-gathers, µs", "hidden"], runs[1].stamp
+display(lockstep.table("A layer on four GPUs", columns, rows, stamp=stamp))
+runs[1].compare(prediction, 100 * runs[1].hidden()[1], "%")
+
+# %% id="pieces-timeline"
+title = "Gathered first; then in four pieces"
+lockstep.Timeline(runs[4].trace, before=runs[0].trace, title=title)
+
+# %% [markdown] id="async-text"
+# More pieces cost more: each has its own α, small products use the GPU less well, and a collective that wants to begin
+# waits until a product gives it room on the SMs.
+#
+# ### Claim: "async tensor parallelism is faster"
+#
+# [PyTorch's authors](https://discuss.pytorch.org/t/distributed-w-torchtitan-introducing-async-tensor-parallelism-in-pytorch/209487)
+# report gains for this technique: `fused_all_gather_matmul` moves pieces by copy engines, which take no SMs, and
+# `fused_matmul_reduce_scatter` is its mirror image. Recorded on two H200s: both, called one at a time,
+# and launched ahead, as in a long step. **Guess:** is fused faster in all four cases?
+
+# %% id="async-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="async-claim"
+recording = lockstep.recorded("overlap/async-tp-h200-x2.json")
+PAIRS = {"all-gather": "all-gather, then product",
+         "reduce-scatter": "product, then reduce-scatter"}  # fmt: skip
+hidden = {}  # the time gained, as a part of the collective's own
+for how, key in (("called", "seconds"), ("launched ahead", "seconds_ahead")):
+    seconds = recording.content[key]
+    for collective, apart in PAIRS.items():
+        fused = "fused " + apart.replace(", then", " and")
+        gain = seconds[apart] - seconds[fused]
+        hidden[f"{collective}, {how}"] = gain / seconds[collective]
+ok = [share > 0 for share in hidden.values()]
+lockstep.claim(
+    "Async tensor parallelism is faster.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="hidden: "
+    + "; ".join(f"{case} {100 * part:.0f} %" for case, part in hidden.items()),
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="async-explained"
+# A fused operation is many small launches. Called alone, the device waits for the host between them; the
+# reduce-scatter is so short that this costs as much as the whole of it (−93 %). Launched ahead, two thirds of the
+# all-gather are hidden, and little of the reduce-scatter, as splitting the product costs something, too.
+
+# %% [markdown] id="dtensor-text"
+# ## 6 · DTensor
+#
+# PyTorch describes such layers as **placements**: a `DTensor` is on each rank of a `DeviceMesh` a `Shard(dim)` (a part), a
+# `Replicate()` (a copy), or a `Partial()` (a summand). `parallelize_module` puts the calls where placements
+# do not fit. Your block in a plan of three lines: `SequenceParallel` takes and gives `Shard(1)`, a part of the sequence;
+# the other two say what they are given, and what they give.
+#
+# **Predict:** how many collectives do a forward and a backward pass of the block make?
+
+# %% id="dtensor-prediction" tags=["prediction"]
+prediction = 4  # an all-gather and a reduce-scatter each way
+
+
+# %% id="dtensor"
+def cut_by_torch(model):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, parallel
+
+    device = next(model.parameters()).device.type
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
+    plan = {
+        "norm": parallel.SequenceParallel(),
+        "up": parallel.ColwiseParallel(input_layouts=Shard(1)),
+        "down": parallel.RowwiseParallel(output_layouts=Shard(1)),
+    }
+    return parallel.parallelize_module(model, mesh, plan)
+
+
+# %% id="torch-block"
+def torch_block(x_BSD, weights):
+    """y, the gradients of x, gain and two weights, and how these lie."""
+    from collections import OrderedDict
+
+    norm, relu = torch.nn.RMSNorm(64, eps=0.0), torch.nn.ReLU()
+    up, down = torch.nn.Linear(64, 240, False), torch.nn.Linear(240, 64, False)
+    layers = OrderedDict(norm=norm, up=up, relu=relu, down=down)
+    model, device = torch.nn.Sequential(layers), lockstep.device()
+    for own, one in zip(model.parameters(), weights, strict=True):
+        own.data = one
+    model = cut_by_torch(model.to(device))
+    x_BsD = x_BSD.chunk(dist.get_world_size(), 1)[dist.get_rank()].to(device)
+    x_BsD = x_BsD.clone().requires_grad_()
+    dist.barrier()  # what follows is the step
+    y_BsD = model(x_BsD)
+    y_BsD.square().sum().backward()
+    dist.barrier()
+    grads, found = [one.grad for one in model.parameters()], [y_BsD, x_BsD.grad]
+    for grad in grads:  # summands are added up, so that they can be compared
+        partial = grad.placements[0].is_partial()
+        found.append(grad.full_tensor() if partial else grad.to_local())
+    placed = [str(grad.placements[0]) for grad in grads]
+    return [one.detach().cpu() + 0 for one in found], placed
+
+
+# %% id="our-block"
+block = lockstep.carry_on("block")
+
+
+def our_block(x_BSD, weights):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    gain_D, w1_FD, w2_DF = weights
+    x_BsD, w2_Df = x_BSD.chunk(n, 1)[rank], w2_DF.chunk(n, 1)[rank]
+    cut = x_BsD, gain_D, w1_FD.chunk(n)[rank], w2_Df
+    own = [one.to(lockstep.device()).clone().requires_grad_() for one in cut]
+    dist.barrier()
+    y_BsD = block(*own, lambda x, seed: x, 0)
+    y_BsD.square().sum().backward()
+    dist.barrier()
+    return [one.detach().cpu() for one in (y_BsD, *(x.grad for x in own))]
+
+
+def step_of(job):
+    """The calls between the two barriers."""
+    names = [call.operation for call in job.calls[0]]
+    first = names.index("barrier")
+    return job.calls[0][first + 1 : names.index("barrier", first + 1)]
+
+
+# %% id="dtensor-run"
+shapes = (2, 120, 64), (64,), (240, 64), (64, 240)
+x_BSD, *weights = (torch.randn(shape) for shape in shapes)
+torchs = lockstep.torchrun(torch_block, x_BSD, weights, **on_ranks)
+ours = lockstep.torchrun(our_block, x_BSD, weights, **on_ranks)
+rows = []
+for name, job in (("DTensor", torchs), ("yours", ours)):
+    rows += [[name, call.operation, f"{call.bytes:,}"] for call in step_of(job)]
+columns, stamp = ["whose", "call", "bytes"], lockstep.live(torchs)
+title = "A forward and a backward pass"
+display(lockstep.table(title, columns, rows, stamp=stamp))
+pairs = zip(ours[0], torchs[0][0], strict=True)
+same = [bool((a - b).norm() < 1e-5 * a.norm()) for a, b in pairs]
+print("y, and gradients of x, gain, w1, w2: the same", *same)
+print("gradients of gain, w1, w2 are placed as", *torchs[0][1])
+lockstep.compare(predicted=prediction, measured=len(step_of(torchs)))
+
+# %% [markdown] id="dtensor-explained"
+# The four large calls are yours, in the same order. Only the gain's gradient differs: DTensor leaves it as it is, a
+# `Partial`, each rank's summand. It is added up when somebody needs the whole, as the optimizer does.
+
+# %% [markdown] id="recap"
+# ## Recap
+#
+# - Columns, then rows: one all-reduce forward and one backward. Parts are put side by side, summands are added up.
+# - What all ranks have and each uses for its part has the sum over ranks as its gradient.
+# - A loss needs three numbers a token of each rank, not the logits.
+# - Sequence parallelism sends as much, and keeps an N-th of what lies between blocks.
+# - Ring attention merges partial softmaxes; causal masks want zigzag parts.
+# - An all-gather hides behind its own product if own rows come first and the others in pieces, but not too many.
+#
+# **What is still slow:** each block waits for its ranks four times. Between hosts that is too much; there the model is cut
+# along its depth (lab 10).
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("09")
+
+# %% [markdown] id="further"
+# # 09 · Tensor, sequence and context parallelism: going further
+#
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+# Where a section uses an answer of the lab's, it takes the course's; to use yours, copy its cell and its check here.
+
+# %% [markdown] id="heads-further-text"
+# ## Heads that the ranks do not divide
+#
+# About 5 minutes; a CPU is enough.
+#
+# ### Claim: "the number of ranks must divide the number of heads"
+#
+# [vLLM](https://github.com/vllm-project/vllm/issues/414) refuses other numbers. The cell has 2N + 1 query heads and one
+# key-value head. The first rank has three query heads, each other rank two, and all have a copy of the
+# key-value head. Does it compute what one process does? **Guess**.
+
+# %% id="heads-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="heads"
+def attention(heads):
+    """The largest error, and the heads of this rank."""
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    S, D, E = 6, 16, 4
+    x_SD = torch.randn(S, D).to(device)
+    wq_HED, wo_HED = (torch.randn(heads, E, D).to(device) for _ in range(2))
+    wk_ED, wv_ED = (torch.randn(E, D).to(device) for _ in range(2))
+
+    def output(wq_hED, wo_hED):
+        q_hSE = torch.einsum("sd,hed->hse", x_SD, wq_hED)
+        p_hSS = (q_hSE @ (x_SD @ wk_ED.T).T / E**0.5).softmax(-1)
+        return torch.einsum("hse,hed->sd", p_hSS @ (x_SD @ wv_ED.T), wo_hED)
+
+    mine = wq_HED.tensor_split(n)[rank], wo_HED.tensor_split(n)[rank]
+    y_SD, whole_SD = output(*mine), output(wq_HED, wo_HED)
+    dist.all_reduce(y_SD)
+    return float((y_SD - whole_SD).abs().max()), len(mine[0])
+
+
+# %% id="heads-claim"
+job = lockstep.torchrun(attention, 2 * NPROC + 1, **on_ranks)
+same = all(error < 1e-4 for error, _ in job.results)
+heads = [own for _, own in job.results]
+most = max(heads) * NPROC / sum(heads)
+lockstep.claim(
+    "The number of ranks must divide the number of heads.",
+    guess=guess,
+    verdict="does not hold" if same else "holds",
+    because=f"{', '.join(map(str, heads))} heads give the "
+    f"{'right' if same else 'wrong'} output; the busiest rank computes "
+    f"{most:.2f} times the mean",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="heads-further-explained"
+# It is right, but all wait for the rank that has most. Programs refuse it for that, and because equal shapes are simpler.
+
+# %% [markdown] id="drift-text"
+# ## Dropout, each rank by itself
+#
+# About 5 minutes; a CPU is enough. With tensor parallelism alone, all ranks have the same activations between two
+# blocks, and have to drop the same numbers.
+#
+# **Predict:** each rank draws its own random numbers all the same, and each number is dropped with probability
+# ½. What percentage of the numbers is equal on all ranks afterwards?
+
+# %% id="drift-prediction" tags=["prediction"]
+# your number, in %, or a formula with NPROC
+prediction = 100 * 2 * 0.5**NPROC  # dropped by all, or by none
+
+
+# %% id="drift"
+def drop(x, seed):
+    """Drop half of the numbers, by random numbers of this seed."""
+    generator = torch.Generator(x.device).manual_seed(seed)
+    random = torch.rand(x.shape, generator=generator, device=x.device)
+    return x * (random < 0.5) * 2
+
+
+def dropped():
+    x = drop(torch.ones(100_000, device=lockstep.device()), dist.get_rank())
+    least, most = x.clone(), x.clone()
+    dist.all_reduce(least, op=dist.ReduceOp.MIN)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return 100 * float((least == most).float().mean())
+
+
+job = lockstep.torchrun(dropped, **on_ranks)
+print(lockstep.live(job))
+lockstep.compare(predicted=prediction, measured=job[0], unit="%")
+
+# %% [markdown] id="ulysses-text"
+# ## All-to-all over heads
+#
+# About 10 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
+# another one brings the result back.
+#
+# ### Claim: "Ulysses sends less than the ring"
+#
+# The paper compares the volume of its all-to-alls with that of earlier methods. The cell has four ranks and eight query
+# heads; keys and values have eight heads, too, or one for all (each rank then sends that one to all). **Guess:** does
+# Ulysses send less in both cases?
+
+# %% id="ulysses-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="ulysses"
+ring_attention = lockstep.carry_on("ring_attention")
+
+
+def to_heads(x_HsE):
+    """All positions of this rank's heads, from this rank's of all heads."""
+    x_HsE, n = x_HsE.contiguous(), dist.get_world_size()
+    if len(x_HsE) < n:  # too few heads: everybody gets all of them
+        parts = [torch.empty_like(x_HsE) for _ in range(n)]
+        dist.all_gather(parts, x_HsE)
+        return torch.cat(parts, dim=1)
+    got = torch.empty_like(x_HsE)
+    dist.all_to_all_single(got, x_HsE)
+    return torch.cat(got.chunk(n), dim=1)
+
+
+def to_positions(y_hSE):
+    """All heads of this rank's positions."""
+    n = dist.get_world_size()
+    y = torch.cat(y_hSE.chunk(n, dim=1)).contiguous()
+    got = torch.empty_like(y)
+    dist.all_to_all_single(got, y)
+    return got
+
+
+# %% id="ulysses-attention"
+def long_attention(way, heads):
+    """The largest error."""
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    q, k, v = (torch.randn(h, 128, 16).to(device) for h in (8, heads, heads))
+    attend = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+        q, k.expand_as(q), v.expand_as(q)
+    )
+    whole = attend(q, k, v)
+    q_HsE, k_HsE, v_HsE = (x.chunk(n, 1)[rank].contiguous() for x in (q, k, v))
+    if way == "ring":
+        ours = ring_attention(q_HsE[None], k_HsE[None], v_HsE[None], None)[0]
+    else:
+        parts = to_heads(q_HsE), to_heads(k_HsE), to_heads(v_HsE)
+        ours = to_positions(attend(*parts))
+    return float((ours - whole.chunk(n, 1)[rank]).abs().max())
+
+
+# %% id="ulysses-claim"
+on_four, jobs = on_ranks | {"nproc_per_node": 4}, {}
+for heads in (8, 1):
+    for way in ("ring", "Ulysses"):
+        job = lockstep.torchrun(long_attention, way, heads, **on_four)
+        jobs[heads, way] = job
+sent = {how: kilobytes_sent(job) for how, job in jobs.items()}
+ok = [sent[heads, "Ulysses"] < sent[heads, "ring"] for heads in (8, 1)]
+errors = [max(job.results) for job in jobs.values()]
+print("no error above 1e-5:", max(errors) < 1e-5)
+lockstep.claim(
+    "Ulysses sends less than the ring.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(
+        f"{heads} key-value head{'s' * (heads > 1)}: Ulysses "
+        f"{sent[heads, 'Ulysses']:,.0f} kB, ring {sent[heads, 'ring']:,.0f} kB"
+        for heads in (8, 1)
+    ),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="ulysses-explained"
+# With *x* for the bytes of the queries of a rank, Ulysses sends (N − 1)/N · *x* for each of queries, keys, values and
+# results; the ring sends (N − 1) · *x* for keys and for values, less if they have fewer heads. Ulysses cannot have more
+# ranks than heads. The ring's messages can be hidden: they travel while a rank computes.
+
+# %% [markdown] id="hides-text"
+# ## A ring behind its products
+#
+# About 5 minutes; the time of GPUs is a virtual GPU's where there are none.
+#
+# ### Claim: "ring attention hides all communication"
+#
+# The abstract of [its paper](https://arxiv.org/abs/2310.01889) speaks of *fully* overlapping it. The cell runs the two
+# products of a round beside the messages for the next one, on two GPUs: 16 heads of width 128 in bfloat16, once with 512
+# positions on each, once with 16,384. **Guess:** is at least 95 % hidden in both?
+
+# %% id="hides-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="hides"
+def one_round(cuda, positions):
+    """A round's products, while keys and values travel."""
+    shape = {"device": "cuda", "dtype": torch.bfloat16}
+    q, k, v = (torch.randn(16, positions, 128, **shape) for _ in range(3))
+    p = torch.empty(16, positions, positions, **shape)
+    kv, coming = torch.stack([k, v]), torch.empty(2, 2, 16, positions, 128, **shape)
+    cuda.synchronize()
+    dist.barrier()
+    # Between two ranks, an exchange is an all-gather.
+    handle = dist.all_gather(list(coming), kv, async_op=True)
+    torch.bmm(q, k.transpose(1, 2), out=p)
+    torch.bmm(p, v)
+    handle.wait()
+    cuda.synchronize()
+
+
+# %% id="hides-claim"
+share = {}
+for positions in (512, 16_384):
+    seen = on_gpus(one_round, positions)
+    share[positions] = seen.hidden()[1]
+ok = [one >= 0.95 for one in share.values()]
+lockstep.claim(
+    "Ring attention hides all communication.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(
+        f"{n} positions a rank: {100 * x:.0f} % hidden" for n, x in share.items()
+    ),
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="hides-explained"
+# Products grow with the square of the positions, messages only in proportion. The paper gives the condition:
+# a rank needs so many positions that a round's products take longer than its messages.

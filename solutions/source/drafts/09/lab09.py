@@ -1,0 +1,346 @@
+"""Lab 09, tensor, sequence and context parallelism: the trials of its exercises, and the signs of
+what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ... import virtual
+from ...base.formatting import percent
+from ..judging import Noted, Run, Tensor, Trial, judged
+from ..judging.values import make
+
+HIDDEN = 0.8  # of the all-gathers; the solution hides 93 %, and 74 % without its own rows first
+
+
+def _numbers(draw: random.Random, *shape: int, most: int = 1999) -> Any:
+    """Fractions, all of which differ."""
+    return np.array(draw.sample(range(-most, most, 2), prod(shape))).reshape(shape) / 1000
+
+
+def _tensor(numbers: Any, dtype: str = "float64") -> Tensor:
+    return Tensor.of(numbers.flatten().tolist(), dtype, numbers.shape)
+
+
+def _part(numbers: Any, n: int, rank: int, axis: int = 0) -> Any:
+    """A rank's part; the first ones are larger where not all can be equal."""
+    return np.array_split(numbers, n, axis)[rank]
+
+
+# ── mlp ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _mlp(answer: Any, given: list[Any], grad: Any) -> Noted:
+    """y and all gradients; how many calls the forward pass made."""
+    import torch.distributed as dist
+
+    given = [one.requires_grad_() for one in make(given)]
+    y = answer(*given)
+    found = [y.detach().clone()]
+    dist.barrier()
+    if y.requires_grad:
+        y.backward(make(grad))
+    return Noted([*found, *(one.grad for one in given)], {"size": given[0].nbytes})
+
+
+_GRADIENTS = "[y, gradients of x, w1, b1, w2, b2]: "
+
+
+@judged("mlp", lab="09", play=_mlp, called=_GRADIENTS, silent=True)
+def mlp(draw: random.Random) -> Iterator[Trial]:
+    """`mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D)`: relu(x w1ᵀ + b1) w2ᵀ + b2, over the ranks."""
+    for n, F in ((2, 4), (3, 8), (4, 3)):
+        B, D = draw.randint(2, 3), draw.randint(2, 4)
+        shapes = (B, D), (F, D), (F,), (D, F), (D,), (B, D)
+        x, w1, b1, w2, b2, grad = (_numbers(draw, *shape) for shape in shapes)
+        z = x @ w1.T + b1
+        h, slope = np.maximum(z, 0), (grad @ w2) * (z > 0)
+        y = h @ w2.T + b2
+        right = []
+        for rank in range(n):
+            mine = np.isin(np.arange(F), _part(np.arange(F), n, rank))
+            gw1, gb1, gw2 = (slope.T @ x) * mine[:, None], slope.sum(0) * mine, (grad.T @ h) * mine
+            right.append([*map(_tensor, (y, slope @ w1, gw1, gb1, gw2, grad.sum(0)))])
+        given = [([*map(_tensor, (x, w1, b1, w2, b2))], _tensor(grad))] * n
+        like = f"F = {F} on {n} ranks"
+        yield Trial(n, given=given, right=right, facts={"F": F}, like=like)
+
+
+def _one_each_way(run: Run, rank: int) -> Any:
+    calls = run.job.calls[rank]
+    size = run.noted[rank]["size"]
+    called = [f"{call.operation} of {call.bytes} B" for call in calls]
+    wanted = [f"all_reduce of {size} B", "barrier of 0 B", f"all_reduce of {size} B"]
+    at = next((i for i, one in enumerate(called) if one.startswith("barrier")), len(called))
+    ways = {"forward": ", ".join(called[:at]), "backward": ", ".join(called[at + 1 :])}
+    said = {way: calls or "nothing" for way, calls in ways.items()}
+    return called != wanted and {**said, "size": size}
+
+
+mlp.demands("other-calls", _one_each_way)
+
+
+# ── VocabularyLoss ───────────────────────────────────────────────────────────────────────────
+
+
+def _loss(answer: Any, logits: Any, target: list[int], start: int, grad: Any) -> Noted:
+    import torch
+    import torch.distributed as dist
+
+    logits = make(logits).requires_grad_()
+    loss = answer(logits, torch.tensor(target), start)
+    found = loss.detach().clone()
+    dist.barrier()
+    if loss.requires_grad:
+        loss.backward(make(grad))
+    return Noted([found, logits.grad], {"number": logits.element_size()})
+
+
+@judged("vocabulary_loss", lab="09", play=_loss, called="[loss, gradient of logits]: ")
+def vocabulary_loss(draw: random.Random) -> Iterator[Trial]:
+    """`vocabulary_loss(logits_Tv, target_T, start)`: the cross entropy of each token."""
+    for n, like, shift in ((2, "small logits", 0), (3, "small logits", 0), (4, "large logits", 1)):
+        words = [draw.randint(2, 4) for _ in range(n)]
+        T, V = 5, sum(words)
+        logits = _numbers(draw, T, V) * 2
+        if shift:
+            logits += np.array([10_000, -10_000, 5_000, 0, -2_000])[:, None]
+        starts = np.cumsum([0, *words])
+        target = [draw.choice((starts[r % n], starts[r % n + 1] - 1)) for r in range(T)]
+        grad = _numbers(draw, T)
+        e = np.exp(logits - logits.max(1, keepdims=True))
+        p = e / e.sum(1, keepdims=True)
+        loss = np.log(e.sum(1)) + logits.max(1) - logits[np.arange(T), target]
+        slope = (p - np.eye(V)[target]) * grad[:, None]
+        given, right = [], []
+        for rank in range(n):
+            mine = slice(starts[rank], starts[rank + 1])
+            given.append((_tensor(logits[:, mine]), [*map(int, target)], int(starts[rank]),
+                          _tensor(grad)))  # fmt: skip
+            right.append([_tensor(loss), _tensor(slope[:, mine])])
+        facts = {"T": T, "words": ", ".join(map(str, words))}
+        yield Trial(n, given=given, right=right, facts=facts, like=f"{like}, {n} ranks")
+
+
+def _passed(run: Run, rank: int) -> Any:
+    calls = [call for call in run.job.calls[rank] if call.operation != "barrier"]
+    numbers = sum(call.bytes for call in calls) // run.noted[rank]["number"]
+    most = 3 * run.trial.T
+    called = ", ".join(call.operation for call in calls)
+    return numbers > most and {"numbers": numbers, "most": most, "called": called}
+
+
+def _in_backward(run: Run, rank: int) -> Any:
+    names = [call.operation for call in run.job.calls[rank]]
+    after = names[names.index("barrier") + 1 :]
+    return bool(after) and {"called": ", ".join(after)}
+
+
+vocabulary_loss.demands("calls-in-backward", _in_backward)
+vocabulary_loss.demands("passes-more", _passed)
+
+
+# ── block ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _block(answer: Any, given: list[Any], grad: Any, seed: int) -> Noted:
+    """y and all gradients. `drop` keeps all numbers, and takes down its seeds."""
+    given = [one.requires_grad_() for one in make(given)]
+    seeds: list[Any] = []
+
+    def drop(x: Any, seed: Any) -> Any:
+        seeds.append((int(seed), list(x.shape)))
+        return x * (1.5 if len(x.shape) and x.shape[-1] != given[0].shape[-1] else 0.5)
+
+    y = answer(*given, drop, seed)
+    found = [y.detach().clone()]
+    if y.requires_grad:
+        y.backward(make(grad))
+    return Noted([*found, *(one.grad for one in given)], {"seeds": seeds})
+
+
+@judged("block", lab="09", play=_block, called="[y, gradients of x, gain, w1, w2]: ")
+def block(draw: random.Random) -> Iterator[Trial]:
+    """`block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed)`: an MLP whose norm is cut by sequence."""
+    for n, B, s in ((2, 1, 2), (3, 2, 1), (4, 2, 2)):
+        D, f = 3, draw.choice((2, 4))
+        S, F = n * s, n * f
+        shapes = (B, S, D), (D,), (F, D), (D, F), (B, S, D)
+        x, gain, w1, w2, grad = (_numbers(draw, *shape) for shape in shapes)
+        size = np.sqrt((x**2).mean(-1, keepdims=True))
+        z = (x / size * gain) @ w1.T
+        y = 0.5 * (1.5 * np.maximum(z, 0)) @ w2.T
+        slope = 0.75 * (grad @ w2) * (z > 0)
+        rows = slope @ w1
+        inner = rows * gain
+        gx = inner / size - x * (inner * x).mean(-1, keepdims=True) / size**3
+        ggain = (rows * x / size).sum((0, 1))
+        gw1 = np.einsum("bsf,bsd->fd", slope, x / size * gain)
+        gw2 = np.einsum("bsd,bsf->df", grad, 0.75 * np.maximum(z, 0))
+        given, right = [], []
+        seed = 1000 * draw.randint(1, 99)
+        for r in range(n):
+            cut = _part(x, n, r, 1), gain, _part(w1, n, r), _part(w2, n, r, 1)
+            given.append(([*map(_tensor, cut)], _tensor(_part(grad, n, r, 1)), seed))
+            found = (_part(y, n, r, 1), _part(gx, n, r, 1), ggain, _part(gw1, n, r),
+                     _part(gw2, n, r, 1))  # fmt: skip
+            right.append([*map(_tensor, found)])
+        facts = {"seed": seed, "gain": D * 8}
+        yield Trial(n, given=given, right=right, facts=facts)
+
+
+def _seeds(run: Run, rank: int) -> Any:
+    every = [seed for noted in run.noted for seed, _ in noted["seeds"]]
+    mine = [seed for seed, _ in run.noted[rank]["seeds"]]
+    return any(every.count(seed) > 1 for seed in mine) and {"seeds": mine}
+
+
+def _range(run: Run, rank: int) -> Any:
+    mine = [seed for seed, _ in run.noted[rank]["seeds"]]
+    fits = all(run.trial.seed <= seed < run.trial.seed + 1000 for seed in mine)
+    return not fits and {"seeds": mine}
+
+
+def _four(run: Run, rank: int) -> Any:
+    calls = run.job.calls[rank]
+    called = [call.operation for call in calls]
+    large = sorted(one.operation[:10] for one in calls if one.bytes > run.trial.gain)
+    wanted = ["all_gather"] * 2 + ["reduce_sca"] * 2
+    is_right = large == wanted and len(calls) <= 5
+    return not is_right and {"called": ", ".join(called) or "nothing"}
+
+
+block.demands("same-seeds", _seeds)
+block.demands("seeds-outside", _range)
+block.demands("other-calls", _four)
+
+
+# ── merge and ring_attention ─────────────────────────────────────────────────────────────────
+
+
+def _partial(q: Any, k: Any, v: Any, sees: Any) -> tuple[Any, Any, Any]:
+    scores = np.where(sees, q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5, -np.inf)
+    m = scores.max(-1)
+    p = np.exp(scores - np.where(np.isinf(m), 0, m)[..., None])
+    return m, p.sum(-1), p @ v
+
+
+@judged("merge", lab="09", called="(m, l, o)")
+def merge(draw: random.Random) -> Iterator[Trial]:
+    """`merge(one, other)`: the triple (m, l, o) of the keys of both."""
+    for like, size, hidden in (
+        ("small scores", 1, 1),
+        ("large scores", 5_000, 1),
+        ("parts without keys", 1, 0),
+    ):
+        q = _numbers(draw, 2, 1, 4, 3) * size
+        keys = [(_numbers(draw, 2, 1, 3, 3), _numbers(draw, 2, 1, 3, 3)) for _ in range(2)]
+        sees = [np.full((4, 3), True) for _ in range(2)]
+        if not hidden:
+            sees[0][0], sees[1][1], sees[0][2], sees[1][2] = False, False, False, False
+        one, other = (_partial(q, k, v, mask) for (k, v), mask in zip(keys, sees, strict=True))
+        k, v = (np.concatenate(some, -2) for some in zip(*keys, strict=True))
+        right = _partial(q, k, v, np.concatenate(sees, -1))
+        given = [tuple(tuple(map(_tensor, triple)) for triple in (one, other))]
+        yield Trial(0, given=given, right=[tuple(map(_tensor, right))], like=like)
+
+
+@judged("ring_attention", lab="09", called="the attention")
+def ring_attention(draw: random.Random) -> Iterator[Trial]:
+    """`ring_attention(q_BHsE, k_BHsE, v_BHsE, places)`: attention to the keys of all ranks."""
+    for n, how in ((2, "all seen"), (3, "all seen"), (4, "causal"), (3, "zigzag")):
+        s = 4 if how == "zigzag" else 2
+        S, E = n * s, 3
+        q, k, v = (_numbers(draw, 1, 2, S, E) for _ in range(3))
+        places = np.arange(S).reshape(n, s)
+        if how == "zigzag":
+            pieces = np.arange(S).reshape(2 * n, s // 2)
+            places = np.array([[*pieces[r], *pieces[-1 - r]] for r in range(n)])
+        at = np.arange(S)
+        sees = np.full((S, S), True) if how == "all seen" else at[:, None] >= at
+        _, total, o = _partial(q, k, v, sees)
+        whole = o / total[..., None]
+        said = None if how == "all seen" else [_tensor(one, "int64") for one in places]
+        given = [(*(_tensor(one[:, :, mine]) for one in (q, k, v)), said) for mine in places]
+        right = [_tensor(whole[:, :, mine]) for mine in places]
+        facts = {"kv": 2 * 2 * s * E * 8}
+        yield Trial(n, given=given, right=right, facts=facts, like=f"{how}, {n} ranks")
+
+
+def _other_way(run: Run, rank: int) -> Any:
+    to = run.sent_to(rank)
+    following = (rank + 1) % run.nproc
+    return bool(run.collectives(rank) or to != [following]) and {
+        "called": ", ".join(dict.fromkeys(run.operations(rank))) or "nothing",
+        "to": ", ".join(map(str, to)) or "nobody",
+    }
+
+
+def _more_bytes(run: Run, rank: int) -> Any:
+    sent, asked = run.sent_bytes(rank), (run.nproc - 1) * run.trial.kv
+    return sent != asked and {"sent": sent, "asked": asked}
+
+
+ring_attention.demands("no-ring", _other_way)
+ring_attention.demands("other-bytes", _more_bytes)
+
+
+# ── gather_and_multiply ──────────────────────────────────────────────────────────────────────
+
+
+def _multiplied(answer: Any, x: Any, w: Any, pieces: int) -> Noted:
+    """The product; or, without x, on GPUs the share of the all-gathers that is hidden."""
+    if x is not None:
+        return Noted(answer(make(x), make(w), pieces), {})
+    import torch
+    import torch.distributed as dist
+
+    shape: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    with virtual.device("H200", values=False) as cuda:
+        x, w = torch.randn(8192, 8192, **shape), torch.randn(3072, 8192, **shape)
+        cuda.synchronize()
+        dist.barrier()
+        answer(x, w, pieces)
+        trace, races = virtual.trace(), [str(one).splitlines()[0] for one in virtual.races()]
+    spent = trace.breakdown().of(dist.get_rank())
+    return Noted(None, {"share": spent.overlapped / max(1, spent.communication), "races": races})
+
+
+@judged("gather_and_multiply", lab="09", play=_multiplied, called="the product")
+def gather_and_multiply(draw: random.Random) -> Iterator[Trial]:
+    """`gather_and_multiply(x_sD, w_fD, pieces)`: a product that does not wait for all rows."""
+    for n, s, pieces in ((2, 4, 2), (3, 5, 3), (4, 3, 1)):
+        x, w = _numbers(draw, n * s, 3), _numbers(draw, 4, 3)
+        right = _tensor(x @ w.T)
+        given = [(_tensor(_part(x, n, r)), _tensor(w), pieces) for r in range(n)]
+        facts = {"pieces": len(np.array_split(np.arange(s), pieces))}
+        like = f"{s} rows a rank, pieces={pieces}"
+        yield Trial(n, given=given, right=[right] * n, facts=facts, like=like)
+    yield Trial(4, given=[(None, None, 4)] * 4, right=[...] * 4, like="four virtual GPUs")
+
+
+def _gathers(run: Run, rank: int) -> Any:
+    called = run.operations(rank)
+    gathers = [one for one in called if one.startswith("all_gather")]
+    wanted = run.trial.facts.get("pieces")
+    return wanted is not None and len(gathers) != wanted and {"calls": len(gathers)}
+
+
+def _raced(run: Run, rank: int) -> Any:
+    races = run.noted[rank].get("races")
+    return bool(races) and {"race": races[0]}
+
+
+def _shown(run: Run, rank: int) -> Any:
+    share = run.noted[rank].get("share", 1.0)
+    return share < HIDDEN and {"share": percent(share), "least": percent(HIDDEN)}
+
+
+gather_and_multiply.demands("race", _raced)
+gather_and_multiply.demands("other-pieces", _gathers)
+gather_and_multiply.demands("not-hidden", _shown)
