@@ -448,7 +448,7 @@ def test_all_labs_or_one(two_labs):
 
 
 def test_command_for_one_lab(two_labs, capsys):
-    for arguments, numbers in ([], ["00", "99"]), (["99"], ["99"]):
+    for arguments, numbers in ([], ["00", "99"]), (["00"], ["00"]):
         assert main(["progress", *arguments]) == 0
         assert [line[:2] for line in capsys.readouterr().out.splitlines() if "░" in line] == numbers
 

@@ -843,8 +843,8 @@ dumps = lockstep.recorded("traces/hang")
 hang = lockstep.Trace.flight(dumps.path, stamp=dumps.stamp)
 rows = []
 for rank, last in hang.entered.items():
-    called = f"{last.operation} #{last.number}"
-    done = f"#{hang.completed[rank].number}"
+    called = f"{last.call.operation} #{last.call.number}"
+    done = f"#{hang.completed[rank].call.number}"
     rows.append([f"rank {rank}", called, last.state, done])
 lockstep.table(
     "What each rank did last",

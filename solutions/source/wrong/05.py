@@ -247,12 +247,6 @@ def adjust(x):
     return torch.where(x.sum() > 0, x / 2, x * 4) + x.clamp(min=0).sum()
 
 
-# %% adjust: value
-def adjust(x):
-    positive = (x > 0).sum(-1, keepdim=True)
-    return torch.where(x.sum() > 0, x / 2, x * 4) + positive
-
-
 # %% adjust: dtype
 def adjust(x):
     return (torch.where(x.sum() > 0, x / 2, x * 4) + (x > 0).sum()).float()

@@ -606,13 +606,14 @@ def _misplaced(run: Run, rank: int) -> Any:
 
 
 def _before_it_came(run: Run, rank: int) -> Any:
-    """Whether all that is wrong is what an earlier rank, but not the first, had at the start."""
+    """Whether all that is wrong is what earlier ranks, but not the first, had at the start."""
     wrong = run.differences(rank)
-    for holder in range(1, rank):
-        x: Tensor = run.trial.given[holder][0]
-        if all(one.got == x.numbers[one.at] for one in wrong):
-            return {"holder": holder, "element": wrong[0].at}
-    return False
+    starts = {holder: run.trial.given[holder][0].numbers for holder in range(1, rank)}
+    holders = [
+        next((holder for holder, x in starts.items() if one.got == x[one.at]), None)
+        for one in wrong
+    ]
+    return None not in holders and {"holder": holders[0], "element": wrong[0].at}
 
 
 def _first_wrong(run: Run, rank: int) -> Any:
