@@ -105,7 +105,7 @@ lock: tools  ## pin all versions and hashes anew in the four locks and binder/
 	$(UV_COMPILE) $(EVERYWHERE) pyproject.toml --extra labs --no-emit-package torch -c requirements.lock -o labs.lock
 	sed -n 's/.*"\(torch==[^"]*\)".*/\1/p' pyproject.toml \
 	  | $(UV_COMPILE) $(UPGRADE) $(EVERYWHERE) --no-config -c requirements.lock -o torch.lock -
-	$(UV_COMPILE) $(UPGRADE) $(EVERYWHERE) --group hub -c requirements.lock -o hub.lock
+	$(UV_COMPILE) $(UPGRADE) $(EVERYWHERE) --group hub -c requirements.lock -o tests/hub.lock
 	$(UV_COMPILE) pyproject.toml --extra labs --no-emit-package torch -c requirements.lock \
 	  --python-version 3.12 --python-platform x86_64-unknown-linux-gnu -o binder/requirements.txt
 

@@ -36,7 +36,7 @@ import websocket
 from ports import free_ports
 
 ROOT = Path(__file__).parents[1]
-LOCK = ROOT / "hub.lock"
+LOCK = Path(__file__).parent / "hub.lock"
 PLACE = ROOT / "build" / "hub"
 _STAMP = PLACE / "complete.txt"  # written last
 PATIENCE = 300.0  # seconds for what takes a few where the machine is free

@@ -21,7 +21,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-LOCKS = ("requirements.lock", "labs.lock", "torch.lock", "hub.lock")
+LOCKS = ("requirements.lock", "labs.lock", "torch.lock", "tests/hub.lock")
 CUDA = re.compile(r"nvidia|cuda|triton")
 
 
@@ -50,7 +50,7 @@ def version(requirement: Requirement) -> str:
 LOCK = pins(ROOT / "requirements.lock")
 LABS = pins(ROOT / "labs.lock")
 TORCH = pins(ROOT / "torch.lock")
-HUB = pins(ROOT / "hub.lock")
+HUB = pins(ROOT / "tests/hub.lock")
 BINDER = pins(ROOT / "binder" / "requirements.txt")
 
 
