@@ -27,6 +27,7 @@ LABS = (
     Lab("06", "cuda_graphs", "CUDA graphs", "70 + 90", "cpu"),
     Lab("07", "tracing", "Multi-GPU tracing", "85 + 85", "cpu"),
     Lab("08", "data_parallelism", "Data parallelism", "90 + 80", "cpu"),
+    Lab("09", "tensor_parallelism", "Tensor, sequence and context parallelism", "90 + 90", "cpu"),
     Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90 + 70", "cpu"),
     Lab("15", "communication_at_scale", "What communication costs at scale", "55 + 75", "cpu"),
 )

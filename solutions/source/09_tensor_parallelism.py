@@ -409,9 +409,7 @@ def loss_of(gathers):
     loss_T = vocabulary_loss(logits_Tv, target_T, rank * 1200 // n)
     loss_T.sum().backward()
     logits_TV.requires_grad_()
-    whole_T = torch.nn.functional.cross_entropy(
-        logits_TV, target_T, reduction="none"
-    )
+    whole_T = torch.nn.functional.cross_entropy(logits_TV, target_T, reduction="none")
     whole_T.sum().backward()
     off = logits_Tv.grad - logits_TV.grad.tensor_split(n, 1)[rank]
     return float((loss_T - whole_T).abs().max()), float(off.abs().max())
@@ -874,9 +872,7 @@ def gather_and_multiply(x_sD, w_fD, pieces):
 lockstep.check("gather_and_multiply", gather_and_multiply)
 
 # %% id="pieces"
-gather_and_multiply = lockstep.carry_on(
-    "gather_and_multiply", gather_and_multiply
-)
+gather_and_multiply = lockstep.carry_on("gather_and_multiply", gather_and_multiply)
 
 
 def layer(cuda, pieces):
@@ -939,8 +935,7 @@ lockstep.claim(
     "Async tensor parallelism is faster.",
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because="hidden: "
-    + "; ".join(f"{case} {100 * part:.0f} %" for case, part in hidden.items()),
+    because="hidden: " + "; ".join(f"{case} {100 * part:.0f} %" for case, part in hidden.items()),
     stamp=recording.stamp,
 )
 
@@ -1288,9 +1283,7 @@ lockstep.claim(
     "Ring attention hides all communication.",
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because="; ".join(
-        f"{n} positions a rank: {100 * x:.0f} % hidden" for n, x in share.items()
-    ),
+    because="; ".join(f"{n} positions a rank: {100 * x:.0f} % hidden" for n, x in share.items()),
     stamp=seen.stamp,
 )
 
