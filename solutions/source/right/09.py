@@ -1,5 +1,7 @@
 """Right answers to the exercises of lab 09 in other styles than the solution's."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -304,7 +306,8 @@ def merge(one, other):
 # %% ring_attention: one-message
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = torch.stack([k_BHsE, v_BHsE]), None
+    kv = torch.stack([k_BHsE, v_BHsE])
+    total: Any = None
     for owner in [(rank - turn) % n for turn in range(n)]:
         works = []
         if owner != (rank + 1) % n:
@@ -346,7 +349,7 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: skips-unseen-keys
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    total = None
+    total: Any = None
     for turn in range(n):
         works, owner = [], (rank - turn) % n
         coming = torch.empty_like(k_BHsE), torch.empty_like(v_BHsE)
@@ -420,7 +423,8 @@ def gather_and_multiply(x_sD, w_fD, pieces):
     for piece in x_sD.chunk(pieces):
         every = piece.new_empty(n * len(piece), piece.shape[1])
         coming.append((every, dist.all_gather_into_tensor(every, piece, async_op=True)))
-    own, others = x_sD @ w_fD.T, []
+    own = x_sD @ w_fD.T
+    others: list[Any] = []
     for every, work in coming:
         work.wait()
         parts = every.chunk(n)
