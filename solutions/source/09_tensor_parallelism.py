@@ -409,7 +409,8 @@ def loss_of(gathers):
     loss_T = vocabulary_loss(logits_Tv, target_T, rank * 1200 // n)
     loss_T.sum().backward()
     logits_TV.requires_grad_()
-    whole_T = torch.nn.functional.cross_entropy(logits_TV, target_T, reduction="none")
+    cross_entropy = torch.nn.functional.cross_entropy
+    whole_T = cross_entropy(logits_TV, target_T, reduction="none")
     whole_T.sum().backward()
     off = logits_Tv.grad - logits_TV.grad.tensor_split(n, 1)[rank]
     return float((loss_T - whole_T).abs().max()), float(off.abs().max())
@@ -872,7 +873,8 @@ def gather_and_multiply(x_sD, w_fD, pieces):
 lockstep.check("gather_and_multiply", gather_and_multiply)
 
 # %% id="pieces"
-gather_and_multiply = lockstep.carry_on("gather_and_multiply", gather_and_multiply)
+name = "gather_and_multiply"
+gather_and_multiply = lockstep.carry_on(name, gather_and_multiply)
 
 
 def layer(cuda, pieces):
@@ -931,11 +933,12 @@ for how, key in (("called", "seconds"), ("launched ahead", "seconds_ahead")):
         gain = seconds[apart] - seconds[fused]
         hidden[f"{collective}, {how}"] = gain / seconds[collective]
 ok = [share > 0 for share in hidden.values()]
+said = [f"{case} {100 * part:.0f} %" for case, part in hidden.items()]
 lockstep.claim(
     "Async tensor parallelism is faster.",
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because="hidden: " + "; ".join(f"{case} {100 * part:.0f} %" for case, part in hidden.items()),
+    because="hidden: " + "; ".join(said),
     stamp=recording.stamp,
 )
 
@@ -1069,7 +1072,7 @@ lockstep.progress("09")
 # %% [markdown] id="heads-further-text"
 # ## Heads that the ranks do not divide
 #
-# About 5 minutes; a CPU is enough.
+# About 10 minutes; a CPU is enough.
 #
 # ### Claim: "the number of ranks must divide the number of heads"
 #
@@ -1262,7 +1265,8 @@ def one_round(cuda, positions):
     shape = {"device": "cuda", "dtype": torch.bfloat16}
     q, k, v = (torch.randn(16, positions, 128, **shape) for _ in range(3))
     p = torch.empty(16, positions, positions, **shape)
-    kv, coming = torch.stack([k, v]), torch.empty(2, 2, 16, positions, 128, **shape)
+    kv = torch.stack([k, v])
+    coming = torch.empty(2, *kv.shape, **shape)
     cuda.synchronize()
     dist.barrier()
     # Between two ranks, an exchange is an all-gather.
@@ -1279,11 +1283,12 @@ for positions in (512, 16_384):
     seen = on_gpus(one_round, positions)
     share[positions] = seen.hidden()[1]
 ok = [one >= 0.95 for one in share.values()]
+said = [f"{n} positions: {100 * x:.0f} %" for n, x in share.items()]
 lockstep.claim(
     "Ring attention hides all communication.",
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because="; ".join(f"{n} positions a rank: {100 * x:.0f} % hidden" for n, x in share.items()),
+    because="hidden: " + "; ".join(said),
     stamp=seen.stamp,
 )
 
