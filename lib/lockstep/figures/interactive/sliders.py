@@ -367,6 +367,68 @@ def overlap(
     return Dials("Overlap by buckets", dials, {}, draw, picture, stamps)
 
 
+# ── Ring attention ───────────────────────────────────────────────────────────────────────────
+
+
+def ring_attention(ranks: int = 4) -> Dials:
+    """Rounds of causal ring attention: each lasts as long as its busiest rank.
+
+    Of plain parts, rank r has the r-th; of zigzag parts, a piece from either end. It shows when
+    ranks compute, and the part of all time in which they do. To compute with all pairs of a part of
+    the queries and a part of the keys takes one unit of time; messages take none.
+    """
+    pieces: dict[str, Callable[[int, int], tuple[int, int]]] = {
+        "plain": lambda rank, n: (2 * rank, 2 * rank + 1),
+        "zigzag": lambda rank, n: (rank, 2 * n - 1 - rank),
+    }
+
+    def work(values: Mapping[str, Any]) -> list[list[float]]:
+        """Of each round, what each rank computes; a piece sees a half of itself."""
+        n, own = int(values["ranks"]), pieces[values["parts"]]
+        return [
+            [
+                sum((q > k) + (q == k) / 2 for q in own(rank, n) for k in own((rank - at) % n, n))
+                / 4
+                for rank in range(n)
+            ]
+            for at in range(n)
+        ]
+
+    def said(values: Mapping[str, Any]) -> str:
+        rounds = work(values)
+        length = sum(map(max, rounds))
+        busy = sum(map(sum, rounds)) / len(rounds) / length
+        return (
+            f"{values['parts']} parts: {counted(len(rounds), 'round')}, {length:g} units of time; "
+            f"ranks compute in {percent(busy, 1)} of it."
+        )
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        rounds = work(values)
+        length = sum(map(max, rounds))
+        lanes: list[dict[str, Any]] = [
+            {"label": f"rank {rank}", "end": "", "boxes": []} for rank in range(len(rounds))
+        ]
+        start = 0.0
+        for at, works in enumerate(rounds):
+            for lane, own in zip(lanes, works, strict=True):
+                if own:
+                    place = [round(start / length, 5), round((start + own) / length, 5)]
+                    lane["boxes"].append([*place, str(at), "all" if own == 1 else "half"])
+            start += max(works)
+        looks = {"all": ("all pairs", *GROUPS[0]), "half": ("half of the pairs", *GROUPS[1])}
+        return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes, looks)}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        alt = f"When each rank computes in causal ring attention. {said(values)} Numbers: rounds."
+        return _lanes(draw(values), alt, stamps[0])
+
+    dials = [Dial.of("ranks", "ranks", range(2, 9), ranks, str)]
+    stamps = [simulated("pairs that the mask lets through, no messages")]
+    choices = {"parts": list(pieces)}
+    return Dials("Causal ring attention", dials, choices, draw, picture, stamps)
+
+
 # ── What they share ──────────────────────────────────────────────────────────────────────────
 
 
@@ -387,12 +449,14 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _kinds(lanes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _kinds(
+    lanes: Sequence[Mapping[str, Any]], looks: Mapping[str, tuple[str, str, str]] = _STEPS
+) -> dict[str, Any]:
     """The looks of the kinds that are drawn."""
     drawn = {kind for lane in lanes for *_, kind in lane["boxes"]}
     return {
         kind: {"label": label, "colour": colour, "pattern": pattern}
-        for kind, (label, colour, pattern) in _STEPS.items()
+        for kind, (label, colour, pattern) in looks.items()
         if kind in drawn
     }
 
