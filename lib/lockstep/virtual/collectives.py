@@ -11,6 +11,16 @@ others have come a rank can play what happens in that least time, and not more. 
 that come to the collectives of two groups in opposite orders, further apart than that. They would
 wait in a circle here, which the launcher reports, where GPUs do not.
 
+A send and its receive end together on both ranks. What `batch_isend_irecv` is given is one kernel,
+as with NCCL: its messages travel at the same time, and it ends with the last of them. A message
+ends at the later of the times at which its two ranks came to it, plus the least that a collective
+takes, plus the time of the bytes that the busier side has to move in that kernel: all that its
+sender sends, or all that its receiver receives (links carry as much in each direction). Sends and
+receives outside of a batch run in launch order on the group's stream, as NCCL's do in a group that
+was made with `device_id`. Not modelled: that NCCL matches messages by their order, whatever their
+tags are; that it can finish a small send before its receive has begun; other messages on the same
+links; a batch that receives into what it sends (here what it sends is what was there before).
+
 Before the host itself waits for other ranks (a barrier, a collective of tensors on the CPU) all
 that was launched is played; so it is when the process ends. A group that is destroyed earlier
 takes its pending collectives with it: synchronise first, as NCCL wants it, too.
@@ -19,8 +29,10 @@ takes its pending collectives with it: synchronise first, as NCCL wants it, too.
 from __future__ import annotations
 
 import atexit
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,10 +46,11 @@ from .model import NCCL_SMS
 from .race_detector import COLLECTIVE
 from .schedule import Await, Marker, Record
 from .simulator import Device
-from .tensor import Dispatch, VirtualTensor, _mapped
+from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, _mapped
 from .work import Computation, NotModelled, Op, flat
 
-_TAG = 1 << 20  # of the messages that say when a send or a receive began
+POINT_TO_POINT = ("send", "recv")
+_THERE, _BACK = 1 << 20, 1 << 21  # and on: tags of what two ranks tell each other of a message
 
 
 @dataclass(frozen=True)
@@ -67,9 +80,12 @@ FORMS = {
 
 
 class Communication(Computation):
-    """The values of a collective: given to the process group when it begins, there at its end."""
+    """The values of a c10d call, or of a batch of them: given to the process group when the kernel
+    begins, there at its end. args: those of each call. `call` starts all, and returns their works.
+    """
 
-    _sent: Any = None
+    _works: list[dist.Work] | None = None
+    _staged: list[tuple[torch.Tensor, torch.Tensor]]
 
     def again(self) -> Communication:
         return Communication(self.call, self.args, self.kwargs, self.made, self.written)
@@ -78,74 +94,151 @@ class Communication(Computation):
         self.land()
 
     def read(self) -> None:
-        staged: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if self._works is not None:
+            return
+        self._staged = []
 
         def stage(tensor: torch.Tensor) -> torch.Tensor:
-            staged.append((tensor, tensor.clone()))
-            return staged[-1][1]
+            self._staged.append((tensor, tensor.clone()))
+            return self._staged[-1][1]
 
-        returned = self.call(*_mapped(self.args, stage), **self.kwargs)
-        work = returned[-1] if isinstance(returned, tuple | list) else returned
-        self._sent = dist.Work.unbox(work), staged
+        self._works = self.call(*_mapped(self.args, stage))
+
+    def wait(self) -> None:
+        """Wait for the other ranks, if it has begun."""
+        while self._works:
+            self._works.pop(0).wait()  # gloo's must not be waited for twice
 
     def land(self) -> None:
-        work, staged = self._sent
-        work.wait()
+        self.wait()
         written = {id(one) for one in self.made}
-        for memory, value in staged:
+        for memory, value in self._staged:
             if id(memory) in written:
                 memory.copy_(value)
 
 
-class Meet:
-    """The moment at which all ranks of a collective have come: see `schedule.Meeting`."""
+def _start(calls: Sequence[Callable[..., Any]], *each: Sequence[Any]) -> list[dist.Work]:
+    works = []
+    for call, args in zip(calls, each, strict=True):
+        returned = call(*args)
+        work = returned[-1] if isinstance(returned, tuple | list) else returned
+        works.append(dist.Work.unbox(work))
+    return works
 
-    def __init__(self, group: Any, peer: int | None, tag: int, cost: float) -> None:
+
+class Meet:
+    """The moment at which all ranks of a collective have come: see `schedule.Meeting`.
+
+    values: of the collective, which are waited for first; then the record of calls has these, and
+    not how the ranks tell each other the time. Else it has that.
+    """
+
+    def __init__(self, group: Any, cost: float, values: Communication | None = None) -> None:
         self.earliest = cost
-        self._group, self._peer, self._tag = group, peer, tag
+        self._channel, self._values = _channel(group, values), values
+        self._times = [torch.zeros(1, dtype=torch.float64) for _ in range(group.size())]
 
     def arrive(self, time: float) -> None:
         mine = torch.tensor([time], dtype=torch.float64)
-        if self._peer is None:
-            count = dist.get_world_size(self._group)
-            self._times = [torch.zeros(1, dtype=torch.float64) for _ in range(count)]
-            self._works = [self._group.allgather([self._times], [mine])]
-        else:
-            theirs = torch.zeros(1, dtype=torch.float64)
-            self._times = [mine, theirs]
-            self._works = [
-                self._group.send([mine], self._peer, self._tag),
-                self._group.recv([theirs], self._peer, self._tag),
-            ]
+        self._work = self._channel.allgather([self._times], [mine])
 
     def end(self) -> float:
+        if self._values is not None:
+            self._values.wait()
+        self._work.wait()
+        return max(one.item() for one in self._times) + self.earliest
+
+
+def _channel(group: Any, values: Communication | None) -> Any:
+    """What ranks tell each other the time by. The record of calls has what a group is asked for,
+    not what its backend is."""
+    return group if values is None else group._get_backend(torch.device("cpu"))
+
+
+@dataclass(frozen=True)
+class Message:
+    """A send or a receive. peer: a rank of the group. moves: ns of its bytes on the link."""
+
+    sends: bool
+    peer: int
+    tag: int
+    moves: float
+
+
+class Exchange:
+    """The moment at which all messages of a kernel have come through: see `schedule.Meeting`.
+
+    The two ranks of each message tell each other when they came, and how long their side of the
+    link is busy: the sender's with all that it sends, the receiver's with all that it receives.
+    values: as of `Meet`.
+    """
+
+    def __init__(
+        self, group: Any, messages: Sequence[Message], least: float, values: Communication | None
+    ) -> None:
+        self._there, self._back = _channel(group, values), group._get_backend(torch.device("cpu"))
+        self._messages, self._values, self._least = messages, values, least
+        self._busy = {
+            way: sum(one.moves for one in messages if one.sends is way) for way in (True, False)
+        }
+        self.earliest = least + max(self._busy.values())
+
+    def arrive(self, time: float) -> None:
+        self._works: list[dist.Work] = []
+        self._told = []
+        for one in self._messages:
+            mine = torch.tensor([time, self._busy[one.sends]], dtype=torch.float64)
+            theirs = torch.zeros(2, dtype=torch.float64)
+            there, back = one.tag if self._values is None else _THERE + one.tag, _BACK + one.tag
+            if one.sends:
+                works = [
+                    self._there.send([mine], one.peer, there),
+                    self._back.recv([theirs], one.peer, back),
+                ]
+            else:
+                works = [
+                    self._there.recv([theirs], one.peer, there),
+                    self._back.send([mine], one.peer, back),
+                ]
+            self._works += works
+            self._told.append((mine, theirs))
+
+    def end(self) -> float:
+        if self._values is not None:
+            self._values.wait()
         for work in self._works:
             work.wait()
-        return max(one.item() for one in self._times) + self.earliest
+        both = (torch.maximum(*pair).tolist() for pair in self._told)
+        return max(came + busy for came, busy in both) + self._least
 
 
 class VirtualWork(dist.Work):
     """The handle that `async_op=True` gives: `wait` makes the current stream wait, and not the
     host."""
 
-    def __init__(self, device: Device, point: tuple[Marker, Clock], kept: list[Any]) -> None:
+    def __init__(self, device: Device, point: tuple[Marker, Clock] | None, kept: list[Any]) -> None:
         super().__init__()
         self._device, self._point, self._kept = device, point, kept
 
     def wait(self, timeout: Any = None) -> bool:
-        device = self._device
+        device, point = self._device, self._launched()
         device.spend("cudaStreamWaitEvent", device.machine.event, Kind.LAUNCH)
-        device.wait(device.current, *self._point)
+        device.wait(device.current, *point)
         self._kept = []
         return True
 
     synchronize = wait  # type: ignore[assignment]
 
     def is_completed(self) -> bool:
-        return self._device.is_done(*self._point)
+        return self._device.is_done(*self._launched())
 
     def is_success(self) -> bool:
         return self.is_completed()
+
+    def _launched(self) -> tuple[Marker, Clock]:
+        if self._point is None:
+            raise RuntimeError("this is in a batch: wait for what batch_isend_irecv returns")
+        return self._point
 
     def get_future(self) -> Any:
         raise NotModelled("the virtual GPU does not model Work.get_future(), which DDP needs")
@@ -163,24 +256,58 @@ class GroupStream:
     work: VirtualWork | None = None
 
 
+@dataclass(frozen=True)
+class Call:
+    """A c10d call. out, given: the tensors that it writes to, and reads; inner: its arguments with
+    memory in the place of tensors."""
+
+    op: Op
+    operation: str
+    known: dict[str, Any]
+    out: list[VirtualTensor]
+    given: list[VirtualTensor]
+    inner: Sequence[Any]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return sum(one.nbytes for one in self.given), sum(one.nbytes for one in self.out)
+
+    @property
+    def peer(self) -> int | None:
+        return self.known.get("dst", self.known.get("src", self.known.get("root_rank")))
+
+
 _GROUP_STREAMS: dict[tuple[int, str], GroupStream] = {}
+_BATCHES: dict[str, list[Call]] = {}  # that have begun, by their groups' names
 
 
 def communicate(
     dispatch: Dispatch, op: Op, args: Sequence[Any], kwargs: dict[str, Any], inner: Sequence[Any]
 ) -> Any:
     """Launch a collective of tensors of the device; inner: `args`, with memory in their place."""
-    device = dispatch.device
     form = FORMS.get(op.name)
     if form is None:
         raise NotModelled(f"the virtual GPU does not model {op}")
     group = dist.ProcessGroup.unbox(next(one for one in args if _is_group(one)))
     known = dict(zip(op.names, args, strict=False)) | kwargs
-    waits = not known.get("async_op", True)
     out = [] if form.out is None else _tensors(args[form.out])
     given = [] if form.given is None else _tensors(args[form.given])
-    kernel = _kernel(device, op, form, group, known, out, given, inner)
+    call = Call(op, form.operation, known, out, given, inner)
+    batch = _BATCHES.get(group.group_name)
+    if batch is None:
+        work = _launch(dispatch.device, group, [call], not known.get("async_op", True))
+    elif form.operation in POINT_TO_POINT:
+        batch.append(call)
+        work = VirtualWork(dispatch.device, None, [])  # the batch has another one
+    else:
+        raise NotModelled(f"the virtual GPU does not model {op} in a batch")
+    boxed = dist.Work.boxed(work)
+    return boxed if len(op.func._schema.returns) == 1 else (args[0], boxed)
 
+
+def _launch(device: Device, group: Any, calls: Sequence[Call], waits: bool) -> VirtualWork:
+    """Launch what one kernel does. waits: on the current stream, and not on the group's."""
+    kernel = _kernel(device, group, calls)
     key = (id(device), group.group_name)
     if key not in _GROUP_STREAMS:
         _GROUP_STREAMS[key] = GroupStream(device.new_stream(0, "the communication stream"))
@@ -190,47 +317,88 @@ def communicate(
     captures = device.capture is not None and stream in device.capture.streams
     if line.last is not None and not captures:
         device.schedule.add(stream, Await(line.last, device.host))
-    device.launch(kernel, stream, str(op))
+    device.launch(kernel, stream, str(calls[0].op))
     point = device.record(stream)
     if not captures:
         line.last = Marker()
         device.schedule.add(stream, Record(line.last, device.host))
-    line.work = VirtualWork(device, point, [*args])
-    work = dist.Work.boxed(line.work)
-    return work if len(op.func._schema.returns) == 1 else (args[0], work)
+    line.work = VirtualWork(device, point, [(call.given, call.out) for call in calls])
+    return line.work
 
 
-def _kernel(
-    device: Device, op: Op, form: Form, group: Any, known: dict[str, Any],
-    out: list[VirtualTensor], given: list[VirtualTensor], inner: Sequence[Any],
-) -> Kernel:  # fmt: skip
-    machine = device.machine
-    n = dist.get_world_size(group)
-    sizes = [sum(one.nbytes for one in some) for some in (given, out)]
-    operation = form.operation
-    moved = (bus_factor(operation, n) if n > 1 else 0.0) * max(sizes)
-    work = machine.collective + 1e9 * moved / machine.link
-    peer = known.get("dst", known.get("src"))
-    root = known.get("root_rank", peer)
-    ranks = tuple(dist.get_process_group_ranks(group))
-    tag = _TAG + int(known.get("tag", 0) or 0)
-    uses = [Use(one._memory, one._inner, False) for one in given]
-    uses += [Use(one._memory, one._inner, True) for one in out]
-    values = Communication(op.func, inner, {}, [one._inner for one in out])
+def _kernel(device: Device, group: Any, calls: Sequence[Call]) -> Kernel:
+    """The kernel of a collective, or of one or more messages."""
+    machine, first = device.machine, calls[0]
+    inward, outward = (sum(sizes) for sizes in zip(*(call.sizes for call in calls), strict=True))
+    n, ranks = dist.get_world_size(group), tuple(dist.get_process_group_ranks(group))
+    made = [one._inner for call in calls for one in call.out]
+    values = None
+    if device.values:
+        start = partial(_start, [call.op.func for call in calls])
+        values = Communication(start, [call.inner for call in calls], {}, made)
+    meet: Callable[[], Meet | Exchange]
+    if first.operation in POINT_TO_POINT:
+        each = [(call, 1e9 * max(call.sizes) / machine.link) for call in calls]
+        messages = [
+            Message(call.operation == "send", call.peer or 0, call.known.get("tag") or 0, moves)
+            for call, moves in each
+        ]
+        meet = partial(Exchange, group, messages, machine.collective, values)
+        work, crossed = meet().earliest, inward + outward
+    else:
+        moved = (bus_factor(first.operation, n) if n > 1 else 0.0) * max(inward, outward)
+        work, crossed = machine.collective + 1e9 * moved / machine.link, 2 * moved
+        meet = partial(Meet, group, work, values)
+    uses = [Use(one._memory, one._inner, False) for call in calls for one in call.given]
+    uses += [Use(one._memory, one._inner, True) for call in calls for one in call.out]
+    operations = {call.operation for call in calls}
+    peers = {call.peer for call in calls}
+    is_one = len(operations) == len(peers) == 1
     about = Collective(
-        operation, str(group.group_name), ranks, bytes_in=sizes[0], bytes_out=sizes[1],
-        peer=ranks[root] if root is not None else -1, evidence="metadata",
+        first.operation if is_one else "", str(group.group_name), ranks, bytes_in=inward,
+        bytes_out=outward, evidence="metadata",
+        peer=ranks[first.peer] if is_one and first.peer is not None else -1,
     )  # fmt: skip
     return Kernel(
-        f"{COLLECTIVE}{operation}", work, min(NCCL_SMS / machine.sms, 1.0),
-        min(machine.traffic(2 * moved) / work, 1.0), Kind.COMMUNICATION, uses,
-        values if device.values else None, line=device.line(), collective=about,
-        meet=_meeting(group, peer, tag, work),
+        COLLECTIVE + " and ".join(sorted(operations, reverse=True)), work,
+        min(NCCL_SMS / machine.sms, 1.0), min(machine.traffic(crossed) / work, 1.0),
+        Kind.COMMUNICATION, uses, values, line=device.line(), collective=about, meet=meet,
     )  # fmt: skip
 
 
-def _meeting(group: Any, peer: int | None, tag: int, cost: float) -> Callable[[], Meet]:
-    return lambda: Meet(group, peer, tag, cost)
+class Batching:
+    """What PyTorch asks of a group's backend before it batches messages; ours does as NCCL's."""
+
+    supports_coalescing = True
+
+
+def _begin_batch(group: Any) -> None:
+    _BATCHES[group.group_name] = []
+
+
+def _end_batch(group: Any) -> VirtualWork | None:
+    calls = _BATCHES.pop(group.group_name)
+    return _launch(Dispatch.of(()).device, group, calls, waits=False) if calls else None
+
+
+def allow_batches() -> None:
+    """Have process groups answer `batch_isend_irecv` for the device; once a process, for good."""
+    answers = {
+        "_get_backend": lambda group: Batching(),
+        "_start_coalescing": _begin_batch,
+        "_end_coalescing": _end_batch,
+    }
+    for name, answer in answers.items():
+        setattr(dist.ProcessGroup, name, _for_our_device(getattr(dist.ProcessGroup, name), answer))
+
+
+def _for_our_device(original: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(group: Any, device: Any) -> Any:
+        ours = torch.device(device).type == DEVICE_TYPE
+        return answer(group) if ours else original(group, device)
+
+    return call
 
 
 def before_host_waits(device: Device, op: Op, args: Sequence[Any]) -> None:
@@ -239,7 +407,7 @@ def before_host_waits(device: Device, op: Op, args: Sequence[Any]) -> None:
         device.synchronise([*device.streams], "cudaDeviceSynchronize", str(op))
         group = dist.ProcessGroup.unbox(next(one for one in args if _is_group(one)))
         with device.aside():
-            meet = Meet(group, None, 0, device.machine.collective)
+            meet = Meet(group, device.machine.collective)
             meet.arrive(device.host)
             device.host = meet.end()
     else:

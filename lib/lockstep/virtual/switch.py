@@ -117,6 +117,8 @@ def _prepare() -> None:
     if VirtualTensor not in optimizer._foreach_supported_types:
         optimizer._foreach_supported_types.append(VirtualTensor)
     torch.autograd._engine_run_backward = explained(torch.autograd._engine_run_backward)
+    if torch.distributed.is_available():
+        collectives.allow_batches()
     _ready = True
 
 
