@@ -183,3 +183,172 @@ def futures() -> str:
 def test_what_ddp_needs_is_refused_by_name() -> None:
     (said,) = torchrun(futures, nproc_per_node=1, backend="gloo", show=False).results
     assert "get_future" in said
+
+
+def ring(on_gpu: bool) -> Any:
+    """Each rank's numbers, after each round of a ring; the receive is given before the send."""
+    if on_gpu:
+        lockstep.cuda(virtual=True)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, seen = torch.arange(3.0).add(10 * rank).to(lockstep.device()), []
+    for _ in range(n - 1):
+        coming = torch.empty_like(x)
+        both = [
+            dist.P2POp(dist.irecv, coming, (rank - 1) % n),
+            dist.P2POp(dist.isend, x, (rank + 1) % n),
+        ]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        x = coming
+        seen.append(x.tolist())
+    races = [str(one) for one in virtual.races()] if on_gpu else []
+    return seen, races
+
+
+def test_messages_of_a_batch_go_round() -> None:
+    for n in (2, 3):
+        plain = torchrun(ring, False, nproc_per_node=n, backend="gloo", show=False)
+        ours = torchrun(ring, True, nproc_per_node=n, backend="gloo", show=False)
+        assert ours.results == plain.results
+        called = [[call.operation for call in calls] for calls in ours.calls]
+        assert all({*one} == {"send", "recv"} for one in called)  # and nothing of how clocks meet
+
+
+def exchange_of(sizes: dict[tuple[int, int], int], late: int, values: bool) -> Any:
+    """One batch with a message of so many bytes for each pair; when it begins and ends here."""
+    with virtual.device("H200", values=values) as cuda:
+        rank, both = dist.get_rank(), []
+        for (source, target), size in sizes.items():
+            if rank in (source, target):
+                x = torch.ones(size, dtype=torch.uint8, device="cuda")
+                way, peer = (dist.isend, target) if rank == source else (dist.irecv, source)
+                both.append(dist.P2POp(way, x, peer))
+        cuda.synchronize()
+        dist.barrier()
+        if rank == late:
+            cuda._sleep(1_000_000)
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        trace = virtual.trace()
+    (kernel,) = [one for one in trace if one.name.startswith("nccl ")]
+    return kernel.name, kernel.start, kernel.end
+
+
+def test_a_batch_ends_with_the_last_of_its_messages() -> None:
+    h200, size = virtual.MACHINES["H200"], 64_000_000
+    alpha, beta = h200.collective, 1e9 / h200.link
+    sizes = {(0, 1): size, (1, 2): size, (1, 0): 2 * size}
+    for late, values in ((-1, True), (-1, False), (0, False)):
+        jobs = torchrun(
+            exchange_of, sizes, late, values, nproc_per_node=3, backend="gloo", show=False
+        )
+        (zero, one, two) = jobs.results
+        assert [zero[0], one[0], two[0]] == ["nccl send and recv"] * 2 + ["nccl recv"]
+        # Rank 1 sends three parts, one of them to rank 2, which receives nothing else.
+        least = alpha + 3 * size * beta
+        assert abs(zero[2] - max(zero[1], one[1]) - least) < 2
+        assert abs(one[2] - zero[2]) < 2  # both are at the ends of the same messages
+        assert abs(two[2] - max(one[1], two[1]) - least) < 2
+        assert (zero[1] - two[1] > 400_000) is (late == 0)
+        assert (zero[2] - two[2] > 400_000) is (late == 0)  # rank 2 does not wait for rank 0
+
+
+def behind_a_product(wait: bool) -> Any:
+    cuda = lockstep.cuda(virtual=True)
+    rank = dist.get_rank()
+    x, coming = (torch.ones(1 << 18, device="cuda") for _ in range(2))
+    y = torch.ones(512, 512, device="cuda")
+    both = [
+        dist.P2POp(dist.isend, x * (rank + 2), 1 - rank),
+        dist.P2POp(dist.irecv, coming, 1 - rank),
+    ]
+    handles = dist.batch_isend_irecv(both)
+    z = y @ y
+    if wait:
+        handles[0].wait()
+    mean = coming.mean().item()
+    handles[0].wait()
+    cuda.synchronize()
+    races = [(one.kind, one.lines[1].text) for one in virtual.races() if one.lines[1]]
+    hidden = virtual.trace().breakdown().of(rank).overlapped
+    return len(handles), mean, z.mean().item(), races, hidden
+
+
+def test_a_batch_hides_behind_kernels_and_has_one_handle() -> None:
+    results = torchrun(behind_a_product, True, nproc_per_node=2, backend="gloo", show=False).results
+    assert [one[:4] for one in results] == [(1, 3.0, 512.0, []), (1, 2.0, 512.0, [])]
+    assert results[0][4] > 0
+
+
+def test_a_batch_that_nobody_waited_for_is_a_race() -> None:
+    job = torchrun(behind_a_product, False, nproc_per_node=2, backend="gloo", show=False)
+    for _, mean, _, races, _ in job.results:
+        assert mean == 1.0
+        assert races == [("read after write", "mean = coming.mean().item()")]
+
+
+def ring_without_one(values: bool) -> None:
+    with virtual.device("H200", values=values) as cuda:
+        rank, n = dist.get_rank(), dist.get_world_size()
+        x, y = (torch.ones(8, device="cuda") for _ in range(2))
+        both = [
+            dist.P2POp(dist.isend, x, (rank + 1) % n),
+            dist.P2POp(dist.irecv, y, (rank - 1) % n),
+        ]
+        dist.batch_isend_irecv(both[: 1 if rank == 1 else 2])  # rank 1 receives nothing
+        cuda.synchronize()
+
+
+def test_a_message_that_nobody_receives_is_named() -> None:
+    for values in (True, False):
+        job = torchrun(
+            ring_without_one, values, nproc_per_node=3, backend="gloo", show=False, may_fail=True,
+            timeout=60,
+        )  # fmt: skip
+        said = str(job.report)
+        assert "Rank 0 waits in send" in said and "to rank 1" in said, said
+        assert "which already left without that call" in said
+        assert ("float32[8]" in said) is values  # else the times are seen, with a tag of their own
+
+
+def sizes_that_differ() -> None:
+    lockstep.cuda(virtual=True)
+    rank, x = dist.get_rank(), torch.ones(8, device="cuda")
+    way = dist.irecv if rank else dist.isend
+    for work in dist.batch_isend_irecv([dist.P2POp(way, x[: 8 - 4 * rank], 1 - rank)]):
+        work.wait()
+    x.sum().item()
+
+
+def test_a_message_of_another_size_is_named() -> None:
+    job = torchrun(
+        sizes_that_differ, nproc_per_node=2, backend="gloo", show=False, may_fail=True, timeout=60
+    )
+    said = str(job.report)
+    assert "sends float32[8] to rank 1, which receives into float32[4]" in said, said
+
+
+def batch_in_a_graph() -> Any:
+    cuda = lockstep.cuda(virtual=True)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, coming = torch.full((4,), float(rank), device="cuda"), torch.zeros(4, device="cuda")
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        both = [
+            dist.P2POp(dist.isend, x, (rank + 1) % n),
+            dist.P2POp(dist.irecv, coming, (rank - 1) % n),
+        ]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+        x.copy_(coming)
+    seen = []
+    for _ in range(n):
+        graph.replay()
+        seen.append(x.mean().item())
+    return seen, list(virtual.races())
+
+
+def test_a_batch_can_be_captured() -> None:
+    job = torchrun(batch_in_a_graph, nproc_per_node=3, backend="gloo", show=False, timeout=60)
+    assert [one for one, _ in job.results] == [[2, 1, 0], [0, 2, 1], [1, 0, 2]]
+    assert [races for _, races in job.results] == [[], [], []]

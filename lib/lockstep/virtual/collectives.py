@@ -189,7 +189,7 @@ class Exchange:
         for one in self._messages:
             mine = torch.tensor([time, self._busy[one.sends]], dtype=torch.float64)
             theirs = torch.zeros(2, dtype=torch.float64)
-            there, back = one.tag if self._values is None else _THERE + one.tag, _BACK + one.tag
+            there, back = _THERE + one.tag, _BACK + one.tag
             if one.sends:
                 works = [
                     self._there.send([mine], one.peer, there),
