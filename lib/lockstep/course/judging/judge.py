@@ -183,9 +183,9 @@ class Judged:
             self._tell_untouched(found, run, rank)
         for mistake, guesses in self._guesses.items():
             if any(_explains(guess, found) for guess in guesses):
-                raise self._wrong(mistake, run, rank)
+                raise self._wrong(mistake, run, rank, contrast=contrast)
         if known := explaining(self._known_wrong(), self._play, found, self._end):
-            raise self._wrong(known.name, run, rank)
+            raise self._wrong(known.name, run, rank, contrast=contrast)
         self._tell_changed(found)
         for run, rank in wrong:
             difference = run.difference(rank)
