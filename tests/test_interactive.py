@@ -9,6 +9,7 @@ from typing import Any
 
 import lockstep
 import playwright.sync_api as playwright
+import numpy as np
 import pytest
 from lockstep import interactive
 from lockstep.calls.record import Call, Group
@@ -279,11 +280,31 @@ def test_overlap_says_what_its_model_says() -> None:
     assert f"{own.exposed * 1e3:.3g} ms comes after the backward" in repr(made)
 
 
+@pytest.mark.parametrize("ranks", [2, 5, 8])
+def test_ring_attention_counts_the_pairs_that_a_causal_mask_lets_through(ranks: int) -> None:
+    made = interactive.ring_attention(ranks)
+    for parts in ("plain", "zigzag"):
+        places = np.arange(4 * ranks)  # two positions a piece
+        pieces = places.reshape(2 * ranks, 2)
+        own = [np.sort([*pieces[r], *pieces[-1 - r]]) for r in range(ranks)]
+        own = np.split(places, ranks) if parts == "plain" else own
+        pairs = np.zeros((ranks, ranks))  # by round and rank; of its own place a query sees half
+        for at, rank in np.ndindex(ranks, ranks):
+            queries, keys = own[rank][:, None], own[(rank - at) % ranks]
+            pairs[at, rank] = ((queries > keys) + (queries == keys) / 2).sum()
+        share = 100 * pairs.sum() / (ranks * pairs.max(1).sum())
+        shown = made.answer({**made.first(), "parts": parts})
+        assert f"ranks compute in {share:.1f} % of it" in shown["said"]
+        boxes = [len(lane["boxes"]) for lane in shown["lanes"]]
+        assert boxes == (pairs > 0).sum(0).tolist()
+
+
 STILLS = {
     "player": lambda: interactive.collective("two-level", 8),
     "cost": lambda: interactive.cost(line=LINE),
     "pipeline": lambda: interactive.pipeline({"GPipe": gpipe}),
     "overlap": lambda: interactive.overlap(line=LINE),
+    "ring attention": lambda: interactive.ring_attention(),
 }
 
 

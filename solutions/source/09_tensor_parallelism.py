@@ -820,8 +820,8 @@ lockstep.claim(
 lockstep.interactive.ring_attention(ranks=8)
 
 # %% [markdown] id="zigzag-explained"
-# Choose other `parts` and other ranks, and see who waits for whom. Zigzag parts give each rank half of the pairs in every round. Its time is that of all the work by N; what the program
-# lacks to 100 % goes to messages, merges and smaller products.
+# Choose other `parts` and other ranks, and see who waits for whom. Zigzag parts give each rank half of the pairs in every
+# round. Published times also contain messages, which the model leaves out.
 #
 # **All keys at once** (an all-gather) is simpler, sends as much as the ring, and needs memory for all keys. **Ulysses**
 # ([Jacobs and others, 2023](https://arxiv.org/abs/2309.14509)) exchanges the roles: an all-to-all gives each rank the whole
