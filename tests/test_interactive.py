@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 import lockstep
-import playwright.sync_api as playwright
 import numpy as np
+import playwright.sync_api as playwright
 import pytest
 from lockstep import interactive
 from lockstep.calls.record import Call, Group

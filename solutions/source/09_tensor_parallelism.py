@@ -821,7 +821,7 @@ lockstep.interactive.ring_attention(ranks=8)
 
 # %% [markdown] id="zigzag-explained"
 # Choose other `parts` and other ranks, and see who waits for whom. Zigzag parts give each rank half of the pairs in every
-# round. Published times also contain messages, which the model leaves out.
+# round.
 #
 # **All keys at once** (an all-gather) is simpler, sends as much as the ring, and needs memory for all keys. **Ulysses**
 # ([Jacobs and others, 2023](https://arxiv.org/abs/2309.14509)) exchanges the roles: an all-to-all gives each rank the whole
@@ -958,7 +958,7 @@ lockstep.claim(
 # PyTorch describes such layers as **placements**: a `DTensor` is on each rank of a `DeviceMesh` a `Shard(dim)` (a part), a
 # `Replicate()` (a copy), or a `Partial()` (a summand). `parallelize_module` puts the calls where placements
 # do not fit. Your block in a plan of three lines: `SequenceParallel` takes and gives `Shard(1)`, a part of the sequence;
-# the other two say what they are given, and what they give.
+# the other two say what they are given or give.
 
 
 # %% id="dtensor"
