@@ -1270,51 +1270,480 @@ lockstep.claim(
 # %% [markdown] id="hides-text"
 # ## A ring behind its products
 #
-# About 5 minutes; the time of GPUs is a virtual GPU's where there are none.
+# About 10 minutes; the time of GPUs is a virtual GPU's where there are none.
 #
+# In each round a rank has two products, of its queries with the keys and values that it has, while `batch_isend_irecv`
+# sends these on. A message takes an H200 about 10.4 µs, and its bytes travel at 320 GB/s.
+#
+# **Predict:** each rank has 4,096 positions of 16 heads of width 128, in bfloat16. How many µs does a round's message, keys
+# *and* values, take?
+
+# %% id="hides-prediction" tags=["prediction"]
+# your number, in µs
+prediction = 10.4 + 2 * 16 * 4096 * 128 * 2 / 320e3
+
+
+# %% id="hides"
+def go_round(cuda, positions):
+    """N rounds of products, while keys and values travel."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    shape = {"device": "cuda", "dtype": torch.bfloat16}
+    q, k, v = (torch.randn(16, positions, 128, **shape) for _ in range(3))
+    kv, p = torch.stack([k, v]), torch.empty(16, positions, positions, **shape)
+    cuda.synchronize()
+    dist.barrier()
+    for turn in range(n):
+        coming, handles = torch.empty_like(kv), []
+        if turn < n - 1:
+            there = dist.P2POp(dist.isend, kv, (rank + 1) % n)
+            back = dist.P2POp(dist.irecv, coming, (rank - 1) % n)
+            handles = dist.batch_isend_irecv([there, back])
+        torch.bmm(q, kv[0].transpose(1, 2), out=p)
+        torch.bmm(p, kv[1])
+        for handle in handles:
+            handle.wait()
+        kv = coming
+    cuda.synchronize()
+
+
+# %% id="hides-run"
+POSITIONS = 512, 1024, 2048, 4096, 16_384
+rings = {positions: on_gpus(go_round, positions) for positions in POSITIONS}
+rows = []
+for positions, seen in rings.items():
+    total, share = seen.hidden()
+    rows.append([f"{positions:,}", f"{total:,.0f}", f"{100 * share:.0f} %"])
+columns, stamp = ["positions", "message, µs", "hidden"], seen.stamp
+title = "A ring of two ranks, 16 heads of width 128"
+display(lockstep.table(title, columns, rows, stamp=stamp))
+rings[4096].compare(prediction, rings[4096].hidden()[0], "µs")
+
+# %% [markdown] id="hides-claim-text"
 # ### Claim: "ring attention hides all communication"
 #
-# The abstract of [its paper](https://arxiv.org/abs/2310.01889) speaks of *fully* overlapping it. The cell runs the two
-# products of a round beside the messages for the next one, on two GPUs: 16 heads of width 128 in bfloat16, once with 512
-# positions on each, once with 16,384. **Guess:** is at least 95 % hidden in both?
+# The abstract of [its paper](https://arxiv.org/abs/2310.01889) speaks of *fully* overlapping it. The cell has rings of two and
+# of four ranks, once with 512 positions on each rank, once with 16,384. **Guess:** is at least 95 % hidden in all four?
 
 # %% id="hides-guess" tags=["guess"]
 guess = "depends"
 
-
-# %% id="hides"
-def one_round(cuda, positions):
-    """A round's products, while keys and values travel."""
-    shape = {"device": "cuda", "dtype": torch.bfloat16}
-    q, k, v = (torch.randn(16, positions, 128, **shape) for _ in range(3))
-    p = torch.empty(16, positions, positions, **shape)
-    kv = torch.stack([k, v])
-    coming = torch.empty(2, *kv.shape, **shape)
-    cuda.synchronize()
-    dist.barrier()
-    # Between two ranks, an exchange is an all-gather.
-    handle = dist.all_gather(list(coming), kv, async_op=True)
-    torch.bmm(q, k.transpose(1, 2), out=p)
-    torch.bmm(p, v)
-    handle.wait()
-    cuda.synchronize()
-
-
 # %% id="hides-claim"
-share = {}
-for positions in (512, 16_384):
-    seen = on_gpus(one_round, positions)
-    share[positions] = seen.hidden()[1]
+share = {(2, n): rings[n].hidden()[1] for n in (512, 16_384)}
+for n in (512, 16_384):
+    share[4, n] = on_gpus(go_round, n, ranks=4).hidden()[1]
 ok = [one >= 0.95 for one in share.values()]
-said = [f"{n} positions: {100 * x:.0f} %" for n, x in share.items()]
 lockstep.claim(
     "Ring attention hides all communication.",
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because="hidden: " + "; ".join(said),
-    stamp=seen.stamp,
+    because="; ".join(
+        f"{ranks} ranks, {n:,} positions each: {100 * x:.0f} % hidden"
+        for (ranks, n), x in share.items()
+    ),
+    stamp=rings[512].stamp,
 )
 
 # %% [markdown] id="hides-explained"
-# Products grow with the square of the positions, messages only in proportion. The paper gives the condition:
-# a rank needs so many positions that a round's products take longer than its messages.
+# Products grow with the square of the positions, messages only in proportion. The paper gives the same condition: a
+# rank needs so many positions that a round's products take longer than its messages. The number of ranks does not
+# matter for that. A last piece stays: the first message is under way before the host has launched the first product.
+
+# %% [markdown] id="backward-text"
+# ## The way back through attention
+#
+# About 15 minutes; a CPU is enough.
+#
+# The backward pass of attention needs no softmax of its own: with *o* and, for each query, *L* = log Σ exp(score), all
+# probabilities can be computed again, exp(score − *L*). In the ring, a rank's keys get gradients from the queries of
+# *all* ranks. So keys and values go round once more, and the sums of their gradients travel *with them*. After N − 1
+# rounds keys and values have been everywhere; their gradients make one more hop, and are home.
+#
+# **Predict:** keys are 240 kB on each rank, values as much. How many kB does a rank send in a forward *and* a backward
+# pass?
+
+# %% id="backward-prediction" tags=["prediction"]
+# your number, in kB, or a formula with NPROC
+prediction = 2 * 240 * ((NPROC - 1) + (NPROC - 1) + NPROC)
+
+
+# %% id="backward"
+def hop(*tensors):
+    """Send these to the next rank; returns what comes from the one before."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    coming, both = [torch.empty_like(one) for one in tensors], []
+    for one, other in zip(tensors, coming, strict=True):
+        both.append(dist.P2POp(dist.isend, one.contiguous(), (rank + 1) % n))
+        both.append(dist.P2POp(dist.irecv, other, (rank - 1) % n))
+    for handle in dist.batch_isend_irecv(both):
+        handle.wait()
+    return coming
+
+
+class Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v):
+        o, total, kv, n = 0, torch.tensor(float("-inf")), (k, v), dist.get_world_size()
+        for turn in range(n):
+            scores = q @ kv[0].mT / q.shape[-1] ** 0.5
+            seen = scores.logsumexp(-1, keepdim=True)
+            both = torch.logaddexp(total, seen)  # merge, of what is divided by l
+            now = (scores - both).exp() @ kv[1]
+            o, total = o * (total - both).exp() + now, both
+            kv = hop(*kv) if turn < n - 1 else kv
+        ctx.save_for_backward(q, k, v, o, total)
+        return o
+
+    @staticmethod
+    def backward(ctx, grad_o):
+        q, k, v, o, total = ctx.saved_tensors
+        scale, n = q.shape[-1] ** -0.5, dist.get_world_size()
+        own = (grad_o * o).sum(-1, keepdim=True)
+        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        for turn in range(n):
+            p = (q @ k.mT * scale - total).exp()
+            ds = p * (grad_o @ v.mT - own) * scale
+            dq, dk, dv = dq + ds @ k, dk + ds.mT @ q, dv + p.mT @ grad_o
+            if turn < n - 1:
+                k, v = hop(k, v)
+            dk, dv = hop(dk, dv)
+        return dq, dk, dv
+
+
+# %% [markdown] id="backward-ulysses-text"
+# In **Ulysses**, the next section's subject, an all-to-all gives each rank all positions of some heads, and another one
+# brings the result back. The backward pass of an all-to-all is the all-to-all back. So autograd needs one Function.
+
+
+# %% id="backward-ulysses"
+class Turn(torch.autograd.Function):
+    """An all-to-all: heads and positions exchange their roles."""
+
+    @staticmethod
+    def forward(ctx, x, cut, whole):
+        ctx.dims, n = (cut, whole), dist.get_world_size()
+        given = torch.cat([one.flatten() for one in x.chunk(n, cut)])
+        got = torch.empty_like(given)
+        dist.all_to_all_single(got, given)
+        shape = x.chunk(n, cut)[0].shape
+        return torch.cat([one.view(shape) for one in got.chunk(n)], whole)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return Turn.apply(grad, *reversed(ctx.dims)), None, None
+
+
+def ulysses(q_HsE, k_HsE, v_HsE):
+    parts = [Turn.apply(one, 0, 1) for one in (q_HsE, k_HsE, v_HsE)]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return Turn.apply(attend(*parts), 1, 0)
+
+
+def there_and_back(way):
+    """The largest errors of o, and of the gradients of q, k and v."""
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    shape = (3, 12, 50 * n, 50)  # 240 kB of keys on each rank, float64
+    whole = torch.randn(shape, dtype=torch.float64).to(device).requires_grad_()
+    mine = whole.detach().chunk(n, 2)[rank].clone().requires_grad_()
+    o = Ring.apply(*mine) if way == "ring" else ulysses(*mine)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    right = attend(*whole)
+    weight = torch.randn_like(right)  # a loss that is no plain sum
+    (o * weight.chunk(n, 1)[rank]).sum().backward()
+    (right * weight).sum().backward()
+    off = mine.grad - whole.grad.chunk(n, 2)[rank]
+    errors = [o - right.chunk(n, 1)[rank], *off]
+    return [float(one.abs().max()) for one in errors]
+
+
+# %% id="backward-run"
+jobs, rows = {}, []
+for way in ("ring", "Ulysses"):
+    jobs[way] = job = lockstep.torchrun(there_and_back, way, **on_ranks)
+    ok = [max(errors) < 1e-12 for errors in zip(*job.results, strict=True)]
+    said = ["yes" if one else "no" for one in ok]
+    rows.append([way, *said, len(job.calls[0]), f"{kilobytes_sent(job):,.0f}"])
+columns = ["way", "o", "q", "k", "v", "calls", "kB sent"]
+title = "Error below 10⁻¹² against the whole, in float64: o, and gradients"
+display(lockstep.table(title, columns, rows, stamp=lockstep.live(job)))
+lockstep.compare(predicted=prediction, measured=kilobytes_sent(jobs["ring"]))
+
+# %% [markdown] id="backward-explained"
+# The ring sends (6N − 4) · 240 kB; Ulysses 8 · (N − 1)/N · 240, in eight all-to-alls. With four ranks that is 20 to 6. A round of
+# the ring's backward pass has two and a half times the forward's products, so there is also more to hide it behind.
+
+# %% [markdown] id="loss-parallel-text"
+# ## PyTorch's loss on cut logits
+#
+# About 5 minutes; a CPU is enough. Inside of `loss_parallel()`, `cross_entropy` takes logits that are a DTensor cut by
+# vocabulary, and the backward pass, too, has to run inside.
+#
+# **Predict:** for 64 tokens in float64, how many bytes does it pass to its calls, forward and backward together? (Yours
+# passed three numbers a token.)
+
+# %% id="loss-parallel-prediction" tags=["prediction"]
+# your number, in bytes
+prediction = 3 * 64 * 8
+
+
+# %% id="loss-parallel"
+vocabulary_loss = lockstep.carry_on("vocabulary_loss")
+
+
+def loss_by(whose):
+    """Whether the loss and the gradient of the logits are those of the whole."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    whole_TV = torch.randn(64, 300 * n, dtype=torch.float64).to(device)
+    target_T = torch.randint(300 * n, (64,)).to(device)
+    logits_Tv = whole_TV.chunk(n, 1)[rank].contiguous().requires_grad_()
+    mesh = init_device_mesh(device.type, (n,))
+    dist.barrier()
+    if whose == "yours":
+        loss = vocabulary_loss(logits_Tv, target_T, 300 * rank).mean()
+        loss.backward()
+    else:
+        logits = DTensor.from_local(logits_Tv, mesh, [Shard(1)])
+        with loss_parallel():
+            loss = torch.nn.functional.cross_entropy(logits, target_T)
+            loss.backward()
+        loss = loss.to_local()
+    dist.barrier()
+    right = torch.nn.functional.cross_entropy(whole_TV.requires_grad_(), target_T)
+    right.backward()
+    off = logits_Tv.grad - whole_TV.grad.chunk(n, 1)[rank]
+    return float((loss - right).abs()) < 1e-12, float(off.abs().max()) < 1e-12
+
+
+# %% id="loss-parallel-run"
+rows, passed = [], {}
+for whose in ("loss_parallel", "yours"):
+    job = lockstep.torchrun(loss_by, whose, **on_ranks)
+    names = [call.operation for call in job.calls[0]]
+    first = names.index("barrier")
+    calls = job.calls[0][first + 1 : names.index("barrier", first + 1)]
+    passed[whose] = sum(call.bytes for call in calls)
+    right = "yes" if all(all(one) for one in job.results) else "no"
+    rows.append([whose, right, len(calls), f"{passed[whose]:,}"])
+columns = ["whose", "loss and gradient are right", "calls", "bytes"]
+title = "A forward and a backward pass of the loss, 64 tokens"
+display(lockstep.table(title, columns, rows, stamp=lockstep.live(job)))
+lockstep.compare(predicted=prediction, measured=passed["loss_parallel"])
+
+# %% [markdown] id="loss-parallel-explained"
+# It is the same: maximum, sum, and the target's logit. You send the last two in one call, PyTorch, which puts them
+# together from the operations `log_softmax` and `nll_loss`, in two. No logit leaves its rank.
+
+# %% [markdown] id="mesh-text"
+# ## Two dimensions: a mesh of 2 × 2
+#
+# About 10 minutes; a CPU is enough for its four ranks. (Lab 08 has `fully_shard`.)
+#
+# A mesh has a name for each dimension. Ranks of one row share the work of a layer (`"tp"`); ranks of one column have the
+# same part of the layer and other data (`"dp"`). `parallelize_module` comes first, and `fully_shard` cuts
+# what it has left of each weight, along the other dimension. A gain that `SequenceParallel` gives a copy of to each rank
+# of a row is cut by `fully_shard` only.
+#
+# **Predict:** the block has a gain of 64 numbers and two weights of 240 × 64. How many numbers does each of the four
+# ranks keep?
+
+# %% id="mesh-prediction" tags=["prediction"]
+# your number
+prediction = 2 * 240 * 64 / 4 + 64 / 2
+
+
+# %% id="mesh"
+def block_of(x_BSD, target_BSD, is_whole):
+    """One step of SGD on the block: the new weights, and numbers kept."""
+    from collections import OrderedDict
+
+    torch.manual_seed(0)
+    norm, relu = torch.nn.RMSNorm(64, eps=0.0), torch.nn.ReLU()
+    up, down = torch.nn.Linear(64, 240, False), torch.nn.Linear(240, 64, False)
+    layers = OrderedDict(norm=norm, up=up, relu=relu, down=down)
+    model = torch.nn.Sequential(layers).double().to(lockstep.device())
+    x, target = (one.to(lockstep.device()) for one in (x_BSD, target_BSD))
+    if not is_whole:
+        x, target = on_mesh(model, x, target)
+    loss = torch.nn.functional.mse_loss(model(x), target)
+    (loss if is_whole else loss / 2).backward()
+    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    if is_whole:
+        return [one.detach().cpu() for one in model.parameters()]
+    weights = [one.full_tensor().detach().cpu() for one in model.parameters()]
+    return weights, sum(one.to_local().numel() for one in model.parameters())
+
+
+# %% id="on-mesh"
+def on_mesh(model, x_BSD, target_BSD):
+    """Cut the model on 2 x 2 ranks: this rank's part of x and of the target."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, parallel
+
+    device = x_BSD.device.type
+    mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("dp", "tp"))
+    plan = {
+        "norm": parallel.SequenceParallel(),
+        "up": parallel.ColwiseParallel(input_layouts=Shard(1)),
+        "down": parallel.RowwiseParallel(output_layouts=Shard(1)),
+    }
+    parallel.parallelize_module(model, mesh["tp"], plan)
+    fully_shard(model, mesh=mesh["dp"])
+    row, column = mesh.get_coordinate()
+    return [one.chunk(2)[row].chunk(2, 1)[column] for one in (x_BSD, target_BSD)]
+
+
+# %% id="mesh-run"
+x_BSD, target_BSD = torch.randn(2, 4, 12, 64, dtype=torch.float64)
+alone = {"nproc_per_node": 1, "init": False, "show": False}
+whole = lockstep.torchrun(block_of, x_BSD, target_BSD, True, **alone)[0]
+on_four = on_ranks | {"nproc_per_node": 4}
+job = lockstep.torchrun(block_of, x_BSD, target_BSD, False, **on_four)
+ours, kept = job[0]
+errors = [float((a - b).abs().max()) for a, b in zip(ours, whole, strict=True)]
+for name, error in zip(("gain", "up", "down"), errors, strict=True):
+    print(f"{name} after a step: {'the same' if error < 1e-12 else error}")
+print(lockstep.live(job))
+lockstep.compare(predicted=prediction, measured=kept)
+
+# %% [markdown] id="mesh-explained"
+# Each weight is cut twice. Look at `loss / 2`: each rank of a row has the mean loss of *its* positions, and the gradients of
+# a row's ranks are added up. Those of a column need no factor, as `fully_shard` takes their mean. Without it, all
+# weights of both columns would move twice as far.
+
+# %% [markdown] id="nodes-text"
+# ## Which cut goes where
+#
+# About 10 minutes; it is computed.
+#
+# ### Claim: "tensor parallelism inside a node, pipelines across nodes"
+#
+# [vLLM's documentation](https://docs.vllm.ai/en/v0.8.3/serving/distributed_serving.html) gives the GPUs of a node to tensor
+# parallelism, and the nodes to the pipeline. The cell has two nodes of eight H200s, and a model of 64 layers with a
+# width of 8,192 (12 · 8,192² weights a layer). A sequence has 4,096 tokens in bfloat16. A layer makes two ring all-reduces of
+# `x_BSD` forward and two backward; a stage of the pipeline sends it once each way, and *m* sequences pass *p* stages
+# in *m* + *p* − 1 turns (lab 10). α and β are those of lab 15: NVLink 3.4 µs and 338 GB/s, a network card 14 µs and 50 GB/s.
+# A ring of all 16 has eight cards, so that NVLink limits its bytes; but each of its rounds waits for a hop over the network.
+#
+# **Predict:** with tensor parallelism inside and a pipeline of two nodes, each GPU has 32 layers. How many ms do its
+# all-reduces take for one sequence?
+
+# %% id="nodes-prediction" tags=["prediction"]
+# your number, in ms, or a formula
+prediction = 1e3 * 32 * 4 * 14 * (3.4e-6 + 4096 * 8192 * 2 / 8 / 338e9)
+
+# %% id="nodes"
+nvlink = lockstep.cost.Line(alpha=3.4e-6, beta=1 / 338e9)
+network = lockstep.cost.Line(alpha=14e-6, beta=1 / 50e9)
+all_of_them = lockstep.cost.Line(alpha=14e-6, beta=1 / 338e9)
+LAYERS, TOKENS, WIDTH = 64, 4096, 8192
+NBYTES = TOKENS * WIDTH * 2
+
+
+def calls(ranks, line):
+    """Seconds of all-reduces a sequence, on a GPU with its part of the layers."""
+    each = lockstep.cost.ring_all_reduce(ranks, NBYTES, line)
+    return 4 * LAYERS * ranks / 16 * each
+
+
+def step(sequences, ranks, line, hop):
+    """Seconds for this many sequences: ranks of a layer, 16 / ranks stages."""
+    stages = 16 // ranks
+    products = 6 * LAYERS * 12 * WIDTH**2 * TOKENS / 16 / 790e12
+    turn = products + calls(ranks, line) + 2 * (stages > 1) * hop(NBYTES)
+    return (sequences + stages - 1) * turn
+
+
+# %% id="nodes-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="nodes-claim"
+CUTS = {"TP inside, pipeline across": (8, nvlink, network),
+        "pipeline inside, TP across": (2, network, nvlink),
+        "TP over all": (16, all_of_them, nvlink)}  # fmt: skip
+rows, best = [], {}
+for sequences in (1, 16, 64, 1024):
+    seconds = {name: step(sequences, *cut) for name, cut in CUTS.items()}
+    best[sequences] = min(seconds, key=seconds.get)
+    rows.append([f"{sequences:,}", *(f"{one:.2f}" for one in seconds.values())])
+stamp, first = lockstep.simulated("α–β model"), next(iter(CUTS))
+title = "Seconds for a step on two nodes of eight GPUs"
+display(lockstep.table(title, ["sequences, m", *CUTS], rows, stamp=stamp))
+inside = 1e3 * calls(8, nvlink)
+display(lockstep.compare(predicted=prediction, computed=inside))
+ok = [name == first for name in best.values()]
+lockstep.claim(
+    "Tensor parallelism inside a node, pipelines across nodes.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="quickest of three: "
+    + "; ".join(f"m = {n:,}: {name}" for n, name in best.items()),
+    stamp=stamp,
+)
+
+# %% [markdown] id="nodes-explained"
+# For 16 and 64 sequences it holds. A single sequence leaves the stages of a pipeline idle in turn. And with very many, the idle
+# turns of eight stages no longer count: then each GPU has 8 layers in place of 32, and an all-reduce of two ranks sends
+# 1 · *s* bytes in place of 1.75 · *s*, so that even a link of a seventh of the bandwidth costs no more.
+
+# %% [markdown] id="more-text"
+# ## More ranks, a faster step?
+#
+# About 5 minutes; the time of GPUs is a virtual GPU's where there are none.
+#
+# ### Claim: "more ranks make a step faster"
+#
+# A common guess. The cell has eight MLPs in a row, cut by columns and rows on one, two and four GPUs, once with 64 tokens of
+# width 1,024, once with 8,192 of width 8,192. **Guess:** is each doubling of the ranks faster in both cases?
+
+# %% id="more-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="more"
+def eight_layers(cuda, tokens, width):
+    """Milliseconds on the device."""
+    shape, n = {"device": "cuda", "dtype": torch.bfloat16}, dist.get_world_size()
+    x_TD = torch.randn(tokens, width, **shape)
+    w1_fD = torch.randn(4 * width // n, width, **shape)
+    w2_Df = torch.randn(width, 4 * width // n, **shape)
+    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    cuda.synchronize()
+    dist.barrier()
+    begin.record()
+    for _ in range(8):
+        x_TD = torch.relu(x_TD @ w1_fD.T) @ w2_Df.T
+        if n > 1:
+            dist.all_reduce(x_TD)
+    end.record()
+    cuda.synchronize()
+    return begin.elapsed_time(end)
+
+
+# %% id="more-claim"
+spent, ok = {}, []
+for tokens, width in ((64, 1024), (8192, 8192)):
+    runs = [on_gpus(eight_layers, tokens, width, ranks=n) for n in (1, 2, 4)]
+    spent[tokens, width] = times = [seen.result for seen in runs]
+    ok.append(times[0] > times[1] > times[2])
+said = [
+    f"{tokens:,} tokens of width {width:,}: "
+    + ", ".join(f"{one:.2f}" for one in times) + " ms on 1, 2, 4 ranks"
+    for (tokens, width), times in spent.items()
+]  # fmt: skip
+lockstep.claim(
+    "More ranks make a step faster.",
+    guess=guess,
+    verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
+    because="; ".join(said),
+    stamp=runs[0].stamp,
+)
+
+# %% [markdown] id="more-explained"
+# Large products are halved with each doubling, their all-reduce is not. Small products take hardly longer than
+# their launches; there an all-reduce is one launch more, and α on top.
