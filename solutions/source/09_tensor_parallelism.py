@@ -1382,12 +1382,13 @@ def hop(*tensors):
 class Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v):
-        o, total, kv, n = 0, torch.tensor(float("-inf")), (k, v), dist.get_world_size()
+        n, kv = dist.get_world_size(), (k, v)
+        o, total = 0, torch.tensor(float("-inf"))
         for turn in range(n):
             scores = q @ kv[0].mT / q.shape[-1] ** 0.5
             seen = scores.logsumexp(-1, keepdim=True)
-            both = torch.logaddexp(total, seen)  # merge, of what is divided by l
-            now = (scores - both).exp() @ kv[1]
+            both = torch.logaddexp(total, seen)
+            now = (scores - both).exp() @ kv[1]  # is divided by l already
             o, total = o * (total - both).exp() + now, both
             kv = hop(*kv) if turn < n - 1 else kv
         ctx.save_for_backward(q, k, v, o, total)
@@ -1398,7 +1399,7 @@ class Ring(torch.autograd.Function):
         q, k, v, o, total = ctx.saved_tensors
         scale, n = q.shape[-1] ** -0.5, dist.get_world_size()
         own = (grad_o * o).sum(-1, keepdim=True)
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        dq, dk, dv = (torch.zeros_like(one) for one in (q, k, v))
         for turn in range(n):
             p = (q @ k.mT * scale - total).exp()
             ds = p * (grad_o @ v.mT - own) * scale
@@ -1491,7 +1492,7 @@ vocabulary_loss = lockstep.carry_on("vocabulary_loss")
 
 
 def loss_by(whose):
-    """Whether the loss and the gradient of the logits are those of the whole."""
+    """Whether the loss and the gradient are those of the whole."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard
     from torch.distributed.tensor.parallel import loss_parallel
@@ -1513,7 +1514,8 @@ def loss_by(whose):
             loss.backward()
         loss = loss.to_local()
     dist.barrier()
-    right = torch.nn.functional.cross_entropy(whole_TV.requires_grad_(), target_T)
+    whole_TV.requires_grad_()
+    right = torch.nn.functional.cross_entropy(whole_TV, target_T)
     right.backward()
     off = logits_Tv.grad - whole_TV.grad.chunk(n, 1)[rank]
     return float((loss - right).abs()) < 1e-12, float(off.abs().max()) < 1e-12
@@ -1556,6 +1558,27 @@ lockstep.compare(predicted=prediction, measured=passed["loss_parallel"])
 prediction = 2 * 240 * 64 / 4 + 64 / 2
 
 
+# %% id="on-mesh"
+def on_mesh(model, x_BSD, target_BSD):
+    """Cut the model on 2 x 2 ranks: this rank's part of x and of the target."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, parallel
+
+    device = x_BSD.device.type
+    mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("dp", "tp"))
+    plan = {
+        "norm": parallel.SequenceParallel(),
+        "up": parallel.ColwiseParallel(input_layouts=Shard(1)),
+        "down": parallel.RowwiseParallel(output_layouts=Shard(1)),
+    }
+    parallel.parallelize_module(model, mesh["tp"], plan)
+    fully_shard(model, mesh=mesh["dp"])
+    row, column = mesh.get_coordinate()
+    both = x_BSD, target_BSD
+    return [one.chunk(2)[row].chunk(2, 1)[column] for one in both]
+
+
 # %% id="mesh"
 def block_of(x_BSD, target_BSD, is_whole):
     """One step of SGD on the block: the new weights, and numbers kept."""
@@ -1576,26 +1599,6 @@ def block_of(x_BSD, target_BSD, is_whole):
         return [one.detach().cpu() for one in model.parameters()]
     weights = [one.full_tensor().detach().cpu() for one in model.parameters()]
     return weights, sum(one.to_local().numel() for one in model.parameters())
-
-
-# %% id="on-mesh"
-def on_mesh(model, x_BSD, target_BSD):
-    """Cut the model on 2 x 2 ranks: this rank's part of x and of the target."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import Shard, parallel
-
-    device = x_BSD.device.type
-    mesh = init_device_mesh(device, (2, 2), mesh_dim_names=("dp", "tp"))
-    plan = {
-        "norm": parallel.SequenceParallel(),
-        "up": parallel.ColwiseParallel(input_layouts=Shard(1)),
-        "down": parallel.RowwiseParallel(output_layouts=Shard(1)),
-    }
-    parallel.parallelize_module(model, mesh["tp"], plan)
-    fully_shard(model, mesh=mesh["dp"])
-    row, column = mesh.get_coordinate()
-    return [one.chunk(2)[row].chunk(2, 1)[column] for one in (x_BSD, target_BSD)]
 
 
 # %% id="mesh-run"
@@ -1646,7 +1649,7 @@ NBYTES = TOKENS * WIDTH * 2
 
 
 def calls(ranks, line):
-    """Seconds of all-reduces a sequence, on a GPU with its part of the layers."""
+    """Seconds of a GPU's all-reduces for one sequence."""
     each = lockstep.cost.ring_all_reduce(ranks, NBYTES, line)
     return 4 * LAYERS * ranks / 16 * each
 
@@ -1677,12 +1680,12 @@ display(lockstep.table(title, ["sequences, m", *CUTS], rows, stamp=stamp))
 inside = 1e3 * calls(8, nvlink)
 display(lockstep.compare(predicted=prediction, computed=inside))
 ok = [name == first for name in best.values()]
+said = [f"m = {n:,}: {name}" for n, name in best.items()]
 lockstep.claim(
     "Tensor parallelism inside a node, pipelines across nodes.",
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because="quickest of three: "
-    + "; ".join(f"m = {n:,}: {name}" for n, name in best.items()),
+    because=f"quickest of three: {'; '.join(said)}",
     stamp=stamp,
 )
 
@@ -1708,7 +1711,8 @@ guess = "depends"
 # %% id="more"
 def eight_layers(cuda, tokens, width):
     """Milliseconds on the device."""
-    shape, n = {"device": "cuda", "dtype": torch.bfloat16}, dist.get_world_size()
+    shape = {"device": "cuda", "dtype": torch.bfloat16}
+    n = dist.get_world_size()
     x_TD = torch.randn(tokens, width, **shape)
     w1_fD = torch.randn(4 * width // n, width, **shape)
     w2_Df = torch.randn(width, 4 * width // n, **shape)
