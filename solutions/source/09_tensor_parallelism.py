@@ -482,7 +482,8 @@ lockstep.compare(predicted=prediction, measured=short[0])
 # ### Exercise 3: a block cut by sequence
 #
 # **Goal:** `block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed)` gets this rank's part of the sequence and of the weights. It
-# returns this rank's part of drop(drop(relu(norm(x) · gain · w1ᵀ)) · w2ᵀ). `Gather` and `Scatter` are the two new
+# returns this rank's part of drop(drop(relu(norm(x) · gain · w1ᵀ)) · w2ᵀ). The norm works on the rank's own positions
+# only. `Gather` and `Scatter` are the two new
 # Functions; the ready-made `everybody` and `my_sum` make their calls. Forward and backward have two all-gathers and
 # two reduce-scatters. The gradient of `gain_D` is that of *all* positions, on every rank; for that one all-reduce of D
 # numbers is allowed. `drop(tensor, seed)` is called twice. Its seeds are integers from `seed` to `seed` + 999; no two of all
@@ -674,8 +675,8 @@ prediction = (NPROC - 1) * 2 * 240
 # **Goal:** `ring_attention(q_BHsE, k_BHsE, v_BHsE, places)` returns the attention of this rank's queries to the keys of all
 # ranks. If `places` is `None`, every position sees all. Otherwise `places[r]` is a tensor with the positions in the sequence
 # that rank *r* has, and the attention is causal. `partial`, `merge`, `seen` and `pass_on` are there. A rank sends its keys and
-# values N − 1 times, always to the next rank. (Wait for a round's messages after its `partial`, so that they can hide
-# behind it.) All ranks have equally many positions.
+# values N − 1 times, always to the next rank. A round's messages travel while its `partial` computes: on four virtual
+# GPUs at least 80 % of them are hidden. All ranks have equally many positions.
 
 
 # %% id="ring_attention"

@@ -330,12 +330,14 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
     after, before, triples = (rank + 1) % n, (rank - 1) % n, []
     for turn in range(n):
+        got = torch.empty_like(k_BHsE), torch.empty_like(v_BHsE)
+        if turn < n - 1:
+            ops = [dist.P2POp(dist.irecv, one, before) for one in got]
+            ops += [dist.P2POp(dist.isend, one, after) for one in (k_BHsE, v_BHsE)]
+            works = dist.batch_isend_irecv(ops)
         sees = None if places is None else places[rank][:, None] >= places[(rank - turn) % n]
         triples.append(partial(q_BHsE, k_BHsE, v_BHsE, sees))
         if turn < n - 1:
-            got = torch.empty_like(k_BHsE), torch.empty_like(v_BHsE)
-            works = [dist.isend(k_BHsE, after), dist.isend(v_BHsE, after)]
-            works += [dist.irecv(one, before) for one in got]
             for work in works:
                 work.wait()
             k_BHsE, v_BHsE = got
@@ -375,6 +377,13 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     lse, out = torch.full(q_BHsE.shape[:-1], float("-inf")).to(q_BHsE), 0.0
     for turn in range(n):
         owner = (rank - turn) % n
+        if turn < n - 1:
+            got = [torch.empty_like(k_BHsE), torch.empty_like(v_BHsE)]
+            ops = []
+            for mine, other in zip((k_BHsE, v_BHsE), got, strict=True):
+                ops.append(dist.P2POp(dist.irecv, other, (rank - 1) % n))
+                ops.append(dist.P2POp(dist.isend, mine, (rank + 1) % n))
+            works = dist.batch_isend_irecv(ops)
         scores = torch.einsum("bhse,bhte->bhst", q_BHsE, k_BHsE) / q_BHsE.shape[-1] ** 0.5
         if places is not None:
             hidden = places[rank][:, None] < places[owner][None, :]
@@ -385,12 +394,7 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
         out = out * (lse - both).exp()[..., None] + weights @ v_BHsE
         lse = both
         if turn < n - 1:
-            got = [torch.empty_like(k_BHsE), torch.empty_like(v_BHsE)]
-            ops = []
-            for mine, other in zip((k_BHsE, v_BHsE), got, strict=True):
-                ops.append(dist.P2POp(dist.irecv, other, (rank - 1) % n))
-                ops.append(dist.P2POp(dist.isend, mine, (rank + 1) % n))
-            for work in dist.batch_isend_irecv(ops):
+            for work in works:
                 work.wait()
             k_BHsE, v_BHsE = got
     return out

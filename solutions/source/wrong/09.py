@@ -502,6 +502,15 @@ def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
     return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
 
 
+# %% block: norm-of-all
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BSD = norm(gather(x_BsD)) * enter(gain_D)
+    h_BSf = drop(torch.relu(x_BSD @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
 # %% block: same-seeds
 def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
     enter = function(same, summed)
@@ -695,6 +704,50 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
             handle.wait()
         mine = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, (rank + turn) % n))
         total = merge_parts(total, mine)
+    return total[2] / total[1][..., None]
+
+
+# %% ring_attention: not-hidden
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, rank))
+    for turn in range(1, n):
+        (k_BHsE, v_BHsE), handles = pass_on([k_BHsE, v_BHsE])
+        for handle in handles:
+            handle.wait()
+        mine = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, (rank - turn) % n))
+        total = merge_parts(total, mine)
+    return total[2] / total[1][..., None]
+
+
+# %% ring_attention: not-hidden
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total: Any = None
+    for turn in range(n):
+        mine = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, (rank - turn) % n))
+        if turn < n - 1:
+            (k_BHsE, v_BHsE), handles = pass_on([k_BHsE, v_BHsE])
+            for handle in handles:
+                handle.wait()
+        total = mine if total is None else merge_parts(total, mine)
+    return total[2] / total[1][..., None]
+
+
+# %% ring_attention: separate-messages
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total: Any = None
+    for turn in range(n):
+        got, works = [torch.empty_like(k_BHsE), torch.empty_like(v_BHsE)], []
+        if turn < n - 1:
+            works = [dist.isend(one, (rank + 1) % n) for one in (k_BHsE, v_BHsE)]
+            works += [dist.irecv(one, (rank - 1) % n) for one in got]
+        mine = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, (rank - turn) % n))
+        total = mine if total is None else merge_parts(total, mine)
+        for work in works:
+            work.wait()
+        k_BHsE, v_BHsE = got
     return total[2] / total[1][..., None]
 
 

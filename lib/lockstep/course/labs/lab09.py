@@ -14,8 +14,10 @@ from ... import virtual
 from ...base.formatting import percent
 from ..judging import Noted, Run, Tensor, Trial, judged
 from ..judging.values import make
+from . import layers
 
-HIDDEN = 0.8  # of the all-gathers; the solution hides 93 %, and 74 % without its own rows first
+HIDDEN = 0.8  # of communication; the solutions hide 93 and 95 %
+INNER, OUTER = 1.5, 0.5  # what block's two drops multiply by, in place of dropping
 
 
 def _numbers(draw: random.Random, *shape: int, most: int = 1999) -> Any:
@@ -58,14 +60,12 @@ def mlp(draw: random.Random) -> Iterator[Trial]:
         B, D = draw.randint(2, 3), draw.randint(2, 4)
         shapes = (B, D), (F, D), (F,), (D, F), (D,), (B, D)
         x, w1, b1, w2, b2, grad = (_numbers(draw, *shape) for shape in shapes)
-        z = x @ w1.T + b1
-        h, slope = np.maximum(z, 0), (grad @ w2) * (z > 0)
-        y = h @ w2.T + b2
+        y, gx, gw1, gb1, gw2, gb2 = layers.mlp(x, w1, b1, w2, b2, grad)
         right = []
         for rank in range(n):
             mine = np.isin(np.arange(F), _part(np.arange(F), n, rank))
-            gw1, gb1, gw2 = (slope.T @ x) * mine[:, None], slope.sum(0) * mine, (grad.T @ h) * mine
-            right.append([*map(_tensor, (y, slope @ w1, gw1, gb1, gw2, grad.sum(0)))])
+            found = y, gx, gw1 * mine[:, None], gb1 * mine, gw2 * mine, gb2
+            right.append([*map(_tensor, found)])
         given = [([*map(_tensor, (x, w1, b1, w2, b2))], _tensor(grad))] * n
         like = f"F = {F} on {n} ranks"
         yield Trial(n, given=given, right=right, facts={"F": F}, like=like)
@@ -113,10 +113,7 @@ def vocabulary_loss(draw: random.Random) -> Iterator[Trial]:
         starts = np.cumsum([0, *words])
         target = [draw.choice((starts[r % n], starts[r % n + 1] - 1)) for r in range(T)]
         grad = _numbers(draw, T)
-        e = np.exp(logits - logits.max(1, keepdims=True))
-        p = e / e.sum(1, keepdims=True)
-        loss = np.log(e.sum(1)) + logits.max(1) - logits[np.arange(T), target]
-        slope = (p - np.eye(V)[target]) * grad[:, None]
+        loss, slope = layers.cross_entropy(logits, target, grad)
         given, right = [], []
         for rank in range(n):
             mine = slice(starts[rank], starts[rank + 1])
@@ -149,39 +146,37 @@ vocabulary_loss.demands("passes-more", _passed)
 
 
 def _block(answer: Any, given: list[Any], grad: Any, seed: int) -> Noted:
-    """y and all gradients. `drop` keeps all numbers, and takes down its seeds."""
+    """y and all gradients; the seeds of `drop`, which drops nothing, and what autograd keeps."""
+    import torch
+
     given = [one.requires_grad_() for one in make(given)]
-    seeds: list[Any] = []
+    seeds, kept = [], []
 
     def drop(x: Any, seed: Any) -> Any:
-        seeds.append((int(seed), list(x.shape)))
-        return x * (1.5 if len(x.shape) and x.shape[-1] != given[0].shape[-1] else 0.5)
+        seeds.append(int(seed))
+        return x * (OUTER if x.shape[-1] == given[0].shape[-1] else INNER)
 
-    y = answer(*given, drop, seed)
+    def keep(x: Any) -> Any:
+        kept.append([size for size in x.shape if size > 1])
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        y = answer(*given, drop, seed)
     found = [y.detach().clone()]
     if y.requires_grad:
         y.backward(make(grad))
-    return Noted([*found, *(one.grad for one in given)], {"seeds": seeds})
+    return Noted([*found, *(one.grad for one in given)], {"seeds": seeds, "kept": kept})
 
 
 @judged("block", lab="09", play=_block, called="[y, gradients of x, gain, w1, w2]: ")
 def block(draw: random.Random) -> Iterator[Trial]:
     """`block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed)`: an MLP whose norm is cut by sequence."""
-    for n, B, s in ((2, 1, 2), (3, 2, 1), (4, 2, 2)):
+    for n, B, s in ((2, 1, 2), (3, 2, 2), (4, 2, 2)):
         D, f = 3, draw.choice((2, 4))
         S, F = n * s, n * f
         shapes = (B, S, D), (D,), (F, D), (D, F), (B, S, D)
         x, gain, w1, w2, grad = (_numbers(draw, *shape) for shape in shapes)
-        size = np.sqrt((x**2).mean(-1, keepdims=True))
-        z = (x / size * gain) @ w1.T
-        y = 0.5 * (1.5 * np.maximum(z, 0)) @ w2.T
-        slope = 0.75 * (grad @ w2) * (z > 0)
-        rows = slope @ w1
-        inner = rows * gain
-        gx = inner / size - x * (inner * x).mean(-1, keepdims=True) / size**3
-        ggain = (rows * x / size).sum((0, 1))
-        gw1 = np.einsum("bsf,bsd->fd", slope, x / size * gain)
-        gw2 = np.einsum("bsd,bsf->df", grad, 0.75 * np.maximum(z, 0))
+        y, gx, ggain, gw1, gw2 = layers.block(x, gain, w1, w2, grad, INNER * OUTER)
         given, right = [], []
         seed = 1000 * draw.randint(1, 99)
         for r in range(n):
@@ -190,18 +185,18 @@ def block(draw: random.Random) -> Iterator[Trial]:
             found = (_part(y, n, r, 1), _part(gx, n, r, 1), ggain, _part(gw1, n, r),
                      _part(gw2, n, r, 1))  # fmt: skip
             right.append([*map(_tensor, found)])
-        facts = {"seed": seed, "gain": D * 8}
+        facts = {"seed": seed, "gain": D * 8, "sizes": {"B": B, "S": S, "s": s}}
         yield Trial(n, given=given, right=right, facts=facts)
 
 
 def _seeds(run: Run, rank: int) -> Any:
-    every = [seed for noted in run.noted for seed, _ in noted["seeds"]]
-    mine = [seed for seed, _ in run.noted[rank]["seeds"]]
+    every = [seed for noted in run.noted for seed in noted["seeds"]]
+    mine = run.noted[rank]["seeds"]
     return any(every.count(seed) > 1 for seed in mine) and {"seeds": mine}
 
 
 def _range(run: Run, rank: int) -> Any:
-    mine = [seed for seed, _ in run.noted[rank]["seeds"]]
+    mine = run.noted[rank]["seeds"]
     fits = all(run.trial.seed <= seed < run.trial.seed + 1000 for seed in mine)
     return not fits and {"seeds": mine}
 
@@ -215,19 +210,19 @@ def _four(run: Run, rank: int) -> Any:
     return not is_right and {"called": ", ".join(called) or "nothing"}
 
 
+def _norm_of_all(run: Run, rank: int) -> bool:
+    """Whether a number for each position of all ranks is kept, as a norm does."""
+    B, S = run.trial.sizes["B"], run.trial.sizes["S"]
+    return any(shape in ([B, S], [S], [B * S]) for shape in run.noted[rank]["kept"])
+
+
+block.demands("norm-of-all", _norm_of_all)
 block.demands("same-seeds", _seeds)
 block.demands("seeds-outside", _range)
 block.demands("other-calls", _four)
 
 
 # ── merge and ring_attention ─────────────────────────────────────────────────────────────────
-
-
-def _partial(q: Any, k: Any, v: Any, sees: Any) -> tuple[Any, Any, Any]:
-    scores = np.where(sees, q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5, -np.inf)
-    m = scores.max(-1)
-    p = np.exp(scores - np.where(np.isinf(m), 0, m)[..., None])
-    return m, p.sum(-1), p @ v
 
 
 @judged("merge", lab="09", called="(m, l, o)")
@@ -243,14 +238,51 @@ def merge(draw: random.Random) -> Iterator[Trial]:
         sees = [np.full((4, 3), True) for _ in range(2)]
         if not hidden:
             sees[0][0], sees[1][1], sees[0][2], sees[1][2] = False, False, False, False
-        one, other = (_partial(q, k, v, mask) for (k, v), mask in zip(keys, sees, strict=True))
+        one, other = (
+            layers.partial(q, k, v, mask) for (k, v), mask in zip(keys, sees, strict=True)
+        )
         k, v = (np.concatenate(some, -2) for some in zip(*keys, strict=True))
-        right = _partial(q, k, v, np.concatenate(sees, -1))
+        right = layers.partial(q, k, v, np.concatenate(sees, -1))
         given = [tuple(tuple(map(_tensor, triple)) for triple in (one, other))]
         yield Trial(0, given=given, right=[tuple(map(_tensor, right))], like=like)
 
 
-@judged("ring_attention", lab="09", called="the attention")
+def _attended(answer: Any, *given: Any) -> Noted:
+    """The attention; or, without anything given, on GPUs the share of messages that is hidden."""
+    if given:
+        return Noted(answer(*make(list(given[:3])), make(given[3])), {})
+    return _on_gpus(answer, (1, 16, 4096, 128), (1, 16, 4096, 128), (1, 16, 4096, 128), None)
+
+
+def _on_gpus(answer: Any, *given: Any) -> Noted:
+    """The share of the communication that is hidden; given: shapes, and what is none."""
+    import torch
+    import torch.distributed as dist
+
+    with virtual.device("H200", values=False) as cuda:
+        own = [
+            torch.randn(one, device="cuda", dtype=torch.bfloat16) if isinstance(one, tuple) else one
+            for one in given
+        ]
+        cuda.synchronize()
+        dist.barrier()
+        answer(*own)
+        trace, races = virtual.trace(), [str(one).splitlines()[0] for one in virtual.races()]
+    spent = trace.breakdown().of(dist.get_rank())
+    return Noted(None, {"share": spent.overlapped / max(1, spent.communication), "races": races})
+
+
+def _raced(run: Run, rank: int) -> Any:
+    races = run.noted[rank].get("races")
+    return bool(races) and {"race": races[0]}
+
+
+def _shown(run: Run, rank: int) -> Any:
+    share = run.noted[rank].get("share", 1.0)
+    return share < HIDDEN and {"share": percent(share), "least": percent(HIDDEN)}
+
+
+@judged("ring_attention", lab="09", play=_attended, called="the attention")
 def ring_attention(draw: random.Random) -> Iterator[Trial]:
     """`ring_attention(q_BHsE, k_BHsE, v_BHsE, places)`: attention to the keys of all ranks."""
     for n, how in ((2, "all seen"), (3, "all seen"), (4, "causal"), (3, "zigzag")):
@@ -263,16 +295,23 @@ def ring_attention(draw: random.Random) -> Iterator[Trial]:
             places = np.array([[*pieces[r], *pieces[-1 - r]] for r in range(n)])
         at = np.arange(S)
         sees = np.full((S, S), True) if how == "all seen" else at[:, None] >= at
-        _, total, o = _partial(q, k, v, sees)
-        whole = o / total[..., None]
+        whole = layers.attention(q, k, v, sees)
         said = None if how == "all seen" else [_tensor(one, "int64") for one in places]
         given = [(*(_tensor(one[:, :, mine]) for one in (q, k, v)), said) for mine in places]
         right = [_tensor(whole[:, :, mine]) for mine in places]
         facts = {"kv": 2 * 2 * s * E * 8}
         yield Trial(n, given=given, right=right, facts=facts, like=f"{how}, {n} ranks")
+    yield Trial(4, given=[()] * 4, right=[...] * 4, like="four virtual GPUs")
+
+
+def _separate(run: Run, rank: int) -> bool:
+    """Whether ranks wait for each other on GPUs, where they did not on the CPU."""
+    return "kv" not in run.trial.facts and any(one.kind == "stuck" for one in run.job.failures)
 
 
 def _other_way(run: Run, rank: int) -> Any:
+    if "kv" not in run.trial.facts:
+        return False
     to = run.sent_to(rank)
     following = (rank + 1) % run.nproc
     return bool(run.collectives(rank) or to != [following]) and {
@@ -282,12 +321,17 @@ def _other_way(run: Run, rank: int) -> Any:
 
 
 def _more_bytes(run: Run, rank: int) -> Any:
+    if "kv" not in run.trial.facts:
+        return False
     sent, asked = run.sent_bytes(rank), (run.nproc - 1) * run.trial.kv
     return sent != asked and {"sent": sent, "asked": asked}
 
 
+ring_attention.fails("separate-messages", _separate)
 ring_attention.demands("no-ring", _other_way)
 ring_attention.demands("other-bytes", _more_bytes)
+ring_attention.demands("race", _raced)
+ring_attention.demands("not-hidden", _shown)
 
 
 # ── gather_and_multiply ──────────────────────────────────────────────────────────────────────
@@ -297,18 +341,7 @@ def _multiplied(answer: Any, x: Any, w: Any, pieces: int) -> Noted:
     """The product; or, without x, on GPUs the share of the all-gathers that is hidden."""
     if x is not None:
         return Noted(answer(make(x), make(w), pieces), {})
-    import torch
-    import torch.distributed as dist
-
-    shape: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    with virtual.device("H200", values=False) as cuda:
-        x, w = torch.randn(8192, 8192, **shape), torch.randn(3072, 8192, **shape)
-        cuda.synchronize()
-        dist.barrier()
-        answer(x, w, pieces)
-        trace, races = virtual.trace(), [str(one).splitlines()[0] for one in virtual.races()]
-    spent = trace.breakdown().of(dist.get_rank())
-    return Noted(None, {"share": spent.overlapped / max(1, spent.communication), "races": races})
+    return _on_gpus(answer, (8192, 8192), (3072, 8192), pieces)
 
 
 @judged("gather_and_multiply", lab="09", play=_multiplied, called="the product")
@@ -329,16 +362,6 @@ def _gathers(run: Run, rank: int) -> Any:
     gathers = [one for one in called if one.startswith("all_gather")]
     wanted = run.trial.facts.get("pieces")
     return wanted is not None and len(gathers) != wanted and {"calls": len(gathers)}
-
-
-def _raced(run: Run, rank: int) -> Any:
-    races = run.noted[rank].get("races")
-    return bool(races) and {"race": races[0]}
-
-
-def _shown(run: Run, rank: int) -> Any:
-    share = run.noted[rank].get("share", 1.0)
-    return share < HIDDEN and {"share": percent(share), "least": percent(HIDDEN)}
 
 
 gather_and_multiply.demands("race", _raced)
