@@ -1352,7 +1352,7 @@ lockstep.claim(
 # %% [markdown] id="backward-text"
 # ## The way back through attention
 #
-# About 15 minutes; a CPU is enough.
+# About 10 minutes; a CPU is enough.
 #
 # The backward pass of attention needs no softmax of its own: with *o* and, for each query, *L* = log Σ exp(score), all
 # probabilities can be computed again, exp(score − *L*). In the ring, a rank's keys get gradients from the queries of
