@@ -481,7 +481,7 @@ def step(cuda, how):
     groups = in_order(weights)
     if how == "wrong order":
         groups = groups[::-1]
-    finish = how != "after" and replicate(model, groups)
+    finish = how != "at the end" and replicate(model, groups)
     x = torch.randn(4096, 4096, **shape)
     cuda.synchronize()
     dist.barrier()  # both ranks have their models
@@ -495,18 +495,20 @@ def step(cuda, how):
 
 
 # %% id="overlap-run"
-runs = {how: on_gpus(step, how) for how in ("after", "in hooks", "wrong order")}
+runs = {}
+for how in ("at the end", "in hooks", "wrong order"):
+    runs[how] = on_gpus(step, how)
 seen = runs["in hooks"]
 rows = [[how, *one.row()] for how, one in runs.items()]
 columns = ["all-reduces", "together, µs", "of it exposed", "hidden"]
-title = "12 layers in 4 buckets, by the trace"
+title = "The gradients of 12 layers, by the trace"
 display(lockstep.table(title, columns, rows, stamp=seen.stamp))
 last = [one for one in seen.trace if one.rank == 0 and one.collective][-1]
 seen.compare(prediction, last.duration / 1e3, "µs")
 
 # %% id="overlap-timeline"
-title = "Gradients after the backward pass; then in hooks"
-lockstep.Timeline(seen.trace, before=runs["after"].trace, title=title)
+title = "Before: one by one at the end; after: buckets in hooks"
+lockstep.Timeline(seen.trace, before=runs["at the end"].trace, title=title)
 
 # %% id="wrong-order-timeline"
 title = "Buckets in the wrong order: nothing can start"
@@ -977,7 +979,7 @@ stamp = runs[1].stamp
 lockstep.table("Eight blocks gathered by hand", columns, rows, stamp=stamp)
 
 # %% id="prefetch-timeline"
-title = "Each block gathered when needed; then one block ahead"
+title = "Before: each block when needed; after: one block ahead"
 lockstep.Timeline(runs[1].trace, before=runs[0].trace, title=title)
 
 # %% [markdown] id="prefetch-explained"
@@ -1609,9 +1611,9 @@ lockstep.compare(predicted=prediction, measured=job[0][-1])
 #
 # ### Claim: "local SGD learns as well with far less communication"
 #
-# [Lin and others](https://arxiv.org/abs/1808.07217) say so, with more conditions. Here a small network is trained in 160
-# steps with the parameters averaged every 1, 8 or 40 steps. Let it learn as well if its loss is at most 1.5 times that
-# of averaging at each step. **Guess**.
+# [Stich](https://arxiv.org/abs/1805.09767) proves it for convex losses, with up to √T times fewer averages in T steps.
+# Here a small network is trained in 160 steps with the parameters averaged every 1, 8 or 40 steps. Let it learn as well
+# if its loss is at most 1.5 times that of averaging at each step. **Guess**.
 
 # %% id="local-guess" tags=["guess"]
 guess = "depends"

@@ -1088,14 +1088,6 @@ def last_end(kernels, launch, latency, gap):
     return end
 
 
-# %% last_end: gap-before-the-first
-def last_end(kernels, launch, latency, gap):
-    end = 0
-    for i, kernel in enumerate(kernels):
-        end = max(i * launch + latency, end + gap) + kernel
-    return end
-
-
 # %% last_end: launch-returns-first
 def last_end(kernels, launch, latency, gap):
     end = -gap
@@ -1179,21 +1171,6 @@ def captured(cuda, work, x):
     return run
 
 
-# %% captured: without-warm-up
-def captured(cuda, work, x):
-    static = x.clone()
-    g = cuda.CUDAGraph()
-    with cuda.graph(g):
-        y = work(static)
-
-    def run(new):
-        static.copy_(new)
-        g.replay()
-        return y.clone()
-
-    return run
-
-
 # %% captured: output-not-cloned
 def captured(cuda, work, x):
     static = torch.empty_like(x).copy_(x)
@@ -1226,22 +1203,6 @@ def captured(cuda, work, x):
     return run
 
 
-# %% captured: clone-in-the-graph
-def captured(cuda, work, x):
-    static = x.clone()
-    work(static)
-    g = cuda.CUDAGraph()
-    with cuda.graph(g):
-        y = work(static).clone()
-
-    def run(new):
-        static.copy_(new)
-        g.replay()
-        return y
-
-    return run
-
-
 # %% captured: copies-after-the-replay
 def captured(cuda, work, x):
     static = x.clone()
@@ -1268,21 +1229,6 @@ def captured(cuda, work, x):
 
     def run(new):
         static = new.clone()
-        g.replay()
-        return y.clone()
-
-    return run
-
-
-# %% captured: captures-each-time
-def captured(cuda, work, x):
-    work(x.clone())
-
-    def run(new):
-        g = cuda.CUDAGraph()
-        static = new.clone()
-        with cuda.graph(g):
-            y = work(static)
         g.replay()
         return y.clone()
 
@@ -1391,34 +1337,6 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     g = cuda.CUDAGraph()
     with cuda.graph(g):
         loss = plain()
-
-    def step(x, y):
-        xs.copy_(x)
-        ys.copy_(y)
-        g.replay()
-        return loss.detach().clone()
-
-    return step
-
-
-# %% graphed_training: parameters-replaced
-def graphed_training(cuda, model, optimizer, loss_of, x, y):
-    xs, ys = x.clone(), y.clone()
-    before = [p.detach().clone() for p in model.parameters()]
-
-    def plain():
-        optimizer.zero_grad()
-        loss = loss_of(model(xs), ys)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    plain()
-    g = cuda.CUDAGraph()
-    with cuda.graph(g):
-        loss = plain()
-    for p, old in zip(model.parameters(), before):
-        p.data = old
 
     def step(x, y):
         xs.copy_(x)
@@ -1619,12 +1537,6 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     return step
 
 
-# %% clipped: always-scales
-def clipped(x, limit):
-    x = x * (limit / x.norm())
-    return torch.where(x.abs() > 0.5, x, 0).sum()
-
-
 # %% clipped: never-scales
 def clipped(x, limit):
     return torch.where(x.abs() > 0.5, x, 0).sum()
@@ -1641,12 +1553,6 @@ def clipped(x, limit):
 def clipped(x, limit):
     x = x * (limit / x.norm()).clamp(max=1)
     return torch.where(x > 0.5, x, 0).sum()
-
-
-# %% clipped: clamps-elements
-def clipped(x, limit):
-    x = x.clamp(-limit, limit)
-    return torch.where(x.abs() > 0.5, x, 0).sum()
 
 
 # %% clipped: sum-of-abs

@@ -1846,17 +1846,6 @@ def split_backward(y, x, weights, grad):
     return of_x, later
 
 
-# %% split_backward: all-at-once-and-put-off
-def split_backward(y, x, weights, grad):
-    of_x, *of_weights = torch.autograd.grad(y, [x, *weights], grad)
-
-    def later():
-        for weight, one in zip(weights, of_weights):
-            weight.grad = one if weight.grad is None else weight.grad + one
-
-    return of_x, later
-
-
 # %% split_backward: once-for-each-weight-without-the-gradient
 def split_backward(y, x, weights, grad):
     (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)

@@ -17,6 +17,9 @@ from ..judging import Noted, Number, Run, Tensor, Trial, judged
 from ..judging.values import make
 
 HIDDEN = 0.95 * 2 / 3  # of the all-reduces: the last bucket, which has a third, comes too late
+ALL_USED = "all parameters used"
+ONE_UNUSED = "a parameter that rank 1 does not use"
+ON_GPUS = "two virtual GPUs"
 BYTES_EACH = 12  # of a number that Top-K sends: a float32 and an int64
 
 
@@ -29,14 +32,18 @@ def _tensor(numbers: Any, dtype: str = "float64") -> Tensor:
     return Tensor.of(numbers.flatten().tolist(), dtype, numbers.shape)
 
 
+def _called(run: Run, rank: int) -> list[str]:
+    return [f"{call.operation} of {call.bytes} B" for call in run.job.calls[rank]]
+
+
 def _other_calls(run: Run, rank: int) -> Any:
     """Whether a rank's next call is not that of rank 0."""
-    for both in zip_longest(run.job.calls[0], run.job.calls[rank]):
-        call, own = ((one.operation, one.bytes) if one else () for one in both)
-        if call != own:
-            said = [f"{one.operation} of {one.bytes} B" if one else "nothing more" for one in both]
-            return {"call": said[0], "own": said[1]}
-    return False
+    both = zip_longest(_called(run, 0), _called(run, rank), fillvalue="nothing more")
+    return next(({"call": call, "own": own} for call, own in both if call != own), False)
+
+
+def _gradients(weights: Any) -> list[Any]:
+    return [None if one.grad is None else one.grad.clone() for one in weights]
 
 
 # ── average_gradients ────────────────────────────────────────────────────────────────────────
@@ -133,18 +140,17 @@ def _replicated(answer: Any, grads: Any, order: list[int], groups: list[list[int
     if grads is None:
         return _on_gpu(answer)
     grads = make(grads)
-    weights = [torch.nn.Parameter(torch.zeros_like(one)) for one in grads[0]]
-    model = torch.nn.ParameterList(weights)
-    finish = answer(model, [[weights[at] for at in group] for group in groups])
-    ends, backwards = [], []
+    model = torch.nn.ParameterList(torch.zeros_like(one) for one in grads[0])
+    finish = answer(model, [[model[at] for at in group] for group in groups])
+    ends, backward = [], None
     for step in grads:
         model.zero_grad()
         # What was computed last is the first in the backward pass.
-        sum((weights[at] * step[at]).sum() for at in reversed(order)).backward()
-        backwards.append(time.perf_counter())
+        sum((model[at] * step[at]).sum() for at in reversed(order)).backward()
+        backward = backward or time.perf_counter()
         finish()
-        ends.append([None if one.grad is None else one.grad.clone() for one in weights])
-    return Noted(ends, {"backward": backwards[0]})
+        ends.append(_gradients(model))
+    return Noted(ends, {"backward": backward})
 
 
 def _on_gpu(answer: Any) -> Noted:
@@ -181,39 +187,27 @@ def replicate(draw: random.Random) -> Iterator[Trial]:
             grads.append([[_numbers(draw, *s, least=least) for s in shapes] for _ in range(3)])
             others = [4, 3, 2, 1, 0] if in_order else draw.sample(range(5), 5)
             orders.append([5, *(at for at in others if in_order or (rank, at) != (1, 3))])
-        right = [
-            [
-                _tensor(
-                    sum(grads[r][step][at] * (at in orders[r]) for r in ranks) / len(ranks), dtype
-                )
-                for at in range(6)
-            ]
-            for step in range(3)
-        ]
+        used = [[grads[r][step][at] * (at in orders[r]) for r in ranks]
+                for step in range(3) for at in range(6)]  # fmt: skip
+        means = [_tensor(np.mean(each, axis=0), dtype) for each in used]
         given = [([[_tensor(one, dtype) for one in step] for step in grads[r]], orders[r], groups)
                  for r in ranks]  # fmt: skip
         sizes = [sum(prod(shapes[at]) for at in group) * (4 if in_order else 8) for group in groups]
-        like = "all parameters used" if in_order else "a parameter that rank 1 does not use"
-        facts = {"sizes": sizes, "said": ", ".join(map(str, sizes)), "in_order": in_order}
-        yield Trial(len(ranks), given, [right] * len(ranks), facts, like=like)
-    yield Trial(2, given=[(None, [], [])] * 2, right=[...] * 2, like="two virtual GPUs")
-
-
-def _own_order(run: Run, rank: int) -> Any:
-    return "sizes" in run.trial.facts and not run.trial.in_order and _other_calls(run, rank)
+        facts = {"sizes": sizes, "said": ", ".join(map(str, sizes))}
+        right = [[means[:6], means[6:12], means[12:]]] * len(ranks)
+        yield Trial(len(ranks), given, right, facts, like=ALL_USED if in_order else ONE_UNUSED)
+    yield Trial(2, given=[(None, [], [])] * 2, right=[...] * 2, like=ON_GPUS)
 
 
 def _never_waited(run: Run, rank: int) -> Any:
-    lost = [c for c in run.job.calls[rank] if not c.waited] if "sizes" in run.trial.facts else []
-    return bool(lost) and {"call": lost[0]}
+    lost = [call for call in run.job.calls[rank] if not call.waited]
+    return run.trial.like != ON_GPUS and bool(lost) and {"call": lost[0]}
 
 
 def _other_bytes(run: Run, rank: int) -> Any:
-    if "sizes" not in run.trial.facts:
-        return False
-    called = [f"{call.operation} of {call.bytes} B" for call in run.job.calls[rank]]
-    wanted = [f"all_reduce of {size} B" for size in run.trial.sizes] * 3
-    return called != wanted and {"called": ", ".join(called[:4]) or "nothing"}
+    called = _called(run, rank)
+    wanted = [f"all_reduce of {size} B" for size in run.trial.facts.get("sizes", ())] * 3
+    return bool(wanted) and called != wanted and {"called": ", ".join(called[:4]) or "nothing"}
 
 
 def _late(run: Run, rank: int) -> bool:
@@ -222,23 +216,25 @@ def _late(run: Run, rank: int) -> bool:
     return bool(backward) and run.job.calls[rank][0].start > backward
 
 
-def _shown(run: Run, rank: int) -> Any:
-    share = run.noted[rank].get("share", 1.0)
-    return share < HIDDEN and {"share": percent(share), "least": percent(HIDDEN)}
-
-
 def _raced(run: Run, rank: int) -> Any:
     races = run.noted[rank].get("races")
     return bool(races) and {"race": races[0]}
 
 
-replicate.fails("own-order", _own_order)
+def _exposed(run: Run, rank: int) -> Any:
+    share = run.noted[rank].get("share", 1.0)
+    return share < HIDDEN and {"share": percent(share), "least": percent(HIDDEN)}
+
+
+replicate.fails(
+    "own-order", lambda run, rank: run.trial.like == ONE_UNUSED and _other_calls(run, rank)
+)
 replicate.shows("never-waited", _never_waited)
 replicate.demands("never-waited", _never_waited)
 replicate.demands("other-bytes", _other_bytes)
 replicate.demands("after-the-backward", _late)
 replicate.demands("race", _raced)
-replicate.demands("not-hidden", _shown)
+replicate.demands("not-hidden", _exposed)
 
 
 # ── bytes_per_rank ───────────────────────────────────────────────────────────────────────────
@@ -297,22 +293,20 @@ def sharded_linear(draw: random.Random) -> Iterator[Trial]:
             for r, (x, grad) in enumerate(zip(xs, grads, strict=True))
         ]
         given = [(*map(_tensor, one), on_gpu) for one in zip(xs, shards, grads, strict=True)]
-        like = "two virtual GPUs" if on_gpu else ""
-        yield Trial(nproc, given=given, right=[...] * nproc if on_gpu else right, like=like)
+        right = [...] * nproc if on_gpu else right
+        yield Trial(nproc, given=given, right=right, like=ON_GPUS if on_gpu else "")
 
 
 def _calls(run: Run, rank: int) -> Any:
-    if "kept" in run.noted[rank]:
-        return False
     called = [call.operation for call in run.job.calls[rank]]
     short = sorted(one[:10] for one in called)  # all_gather_into_tensor is one, too
-    asked = ["all_gather", "all_gather", "reduce_sca"]
-    return short != asked and {"called": ", ".join(called) or "nothing"}
+    wrong = short != ["all_gather", "all_gather", "reduce_sca"] and run.trial.like != ON_GPUS
+    return wrong and {"called": ", ".join(called) or "nothing"}
 
 
 def _kept(run: Run, rank: int) -> Any:
     noted = run.noted[rank]
-    return "kept" in noted and noted["kept"] >= noted["whole"] and noted
+    return run.trial.like == ON_GPUS and noted["kept"] >= noted["whole"] and noted
 
 
 sharded_linear.demands("keeps-the-whole", _kept)
@@ -326,17 +320,11 @@ def _compressed(answer: Any, share: float, steps: Any) -> Noted:
     """Gradients of each step, by DDP with this hook; each parameter is a bucket of its own."""
     import torch
 
-    steps = make(steps)
-    weights = [torch.nn.Parameter(torch.zeros_like(one)) for one in steps[0]]
+    steps, model = make(steps), torch.nn.Module()
+    weights = torch.nn.ParameterList(torch.zeros_like(one) for one in steps[0])
     changed, most = [], 0
-
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weights = torch.nn.ParameterList(weights)
-
-        def forward(self, numbers: Any) -> Any:
-            return sum((w * one).sum() for w, one in zip(self.weights, numbers, strict=True))
+    model.weights = weights
+    model.forward = lambda numbers: sum(map(torch.vdot, weights, numbers))
 
     def hook(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads the annotations
         nonlocal most
@@ -346,13 +334,13 @@ def _compressed(answer: Any, share: float, steps: Any) -> Noted:
         changed.append(not torch.equal(bucket.buffer(), before))
         return future
 
-    model = torch.nn.parallel.DistributedDataParallel(Model(), bucket_cap_mb=1e-6)
-    model.register_comm_hook({"share": share, "residuals": {}}, hook)
+    ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1e-6)
+    ddp.register_comm_hook({"share": share, "residuals": {}}, hook)
     ends = []
     for numbers in steps:
-        model.zero_grad()
-        model(numbers).backward()
-        ends.append([None if one.grad is None else one.grad.clone() for one in weights])
+        ddp.zero_grad()
+        ddp(numbers).backward()
+        ends.append(_gradients(weights))
     return Noted(ends, {"changed": any(changed), "most": most})
 
 
@@ -361,34 +349,27 @@ def _compressed(answer: Any, share: float, steps: Any) -> Noted:
 def top_k(draw: random.Random) -> Iterator[Trial]:
     """`top_k(state, bucket)`: a hook of DDP that sends the largest part of a gradient."""
     for nproc, lengths, share in ((4, [20], 0.15), (2, [30, 17], 0.1), (4, [9], 0.05)):
-        steps = [[_numbers(draw, sum(lengths), least=-(10**5) + 1, most=10**5) for _ in range(4)]
-                 for _ in range(nproc)]  # fmt: skip
-
-        right = [_parts(step, lengths) for step in _sent(np.array(steps), lengths, share)]
-        given = [(share, [_parts(step, lengths) for step in mine]) for mine in steps]
+        ends = np.cumsum(lengths)[:-1]
+        steps = _numbers(draw, 4, nproc, sum(lengths), least=-(10**5) + 1, most=10**5)
+        parts = [[[_tensor(one, "float32") for one in np.split(mine, ends)] for mine in step]
+                 for step in [*steps, *_sent(steps, ends, share)]]  # fmt: skip
+        given = [(share, [step[rank] for step in parts[:4]]) for rank in range(nproc)]
         like = f"{len(lengths)} bucket{'s' * (len(lengths) > 1)} and {nproc} ranks"
-        yield Trial(nproc, given=given, right=[right] * nproc, like=like)
+        right = [[step[0] for step in parts[4:]]] * nproc
+        yield Trial(nproc, given=given, right=right, like=like)
 
 
-def _parts(step: Any, lengths: list[int]) -> list[Tensor]:
-    return [_tensor(one, "float32") for one in np.split(step, np.cumsum(lengths)[:-1])]
-
-
-def _sent(steps: Any, lengths: list[int], share: float) -> Iterator[Any]:
+def _sent(steps: Any, ends: Any, share: float) -> Iterator[Any]:
     """The gradients after each step. In the first one DDP has all parameters in one bucket."""
-    kept = np.zeros_like(steps[:, 0])
-    for number in range(steps.shape[1]):
-        now = steps[:, number] + kept
-        total = np.zeros_like(now[0])
-        ends: Any = np.cumsum(lengths)[:-1] if number else []
-        for mine in now:
-            for bucket in np.split(np.arange(len(mine)), ends):
-                largest = bucket[np.argsort(-abs(mine[bucket]))]
-                chosen = largest[: max(1, int(share * len(bucket)))]
-                total[chosen] += mine[chosen]
-                mine[chosen] = 0
-        kept = now if number or len(lengths) == 1 else 0 * now  # no bucket has the old length
-        yield total / len(now)
+    kept = np.zeros_like(steps[0])
+    for number, step in enumerate(steps):
+        sent, left = np.zeros_like(step), step + kept
+        for bucket in np.split(np.arange(step.shape[1]), ends if number else []):
+            count = max(1, int(share * len(bucket)))
+            largest = bucket[np.argsort(-abs(left[:, bucket]))[:, :count]]
+            np.put_along_axis(sent, largest, np.take_along_axis(left, largest, 1), 1)
+        kept = left - sent if number or not len(ends) else 0 * left  # else of another length
+        yield sent.mean(axis=0, keepdims=True)
 
 
 def _too_many_bytes(run: Run, rank: int) -> Any:
