@@ -10,7 +10,7 @@ def test_every_way_takes_a_step_under_gloo() -> None:
     (result,) = data_parallel.run(machine.probe(), 2)
     assert result.content["world_size"] == 2
     assert [step["how"] for step in result.content["steps"]] == list(data_parallel.ways())
-    assert all(step["seconds"] > 0 for step in result.content["steps"])
+    assert all(0 < one["host_seconds"] <= one["seconds"] for one in result.content["steps"])
     assert [list(keys) for keys in data_parallel.EXPERIMENT.writes.values()] == [
         list(result.content)
     ]

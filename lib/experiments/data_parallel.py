@@ -153,19 +153,22 @@ def synchronize(kind: str) -> None:
         torch.cuda.synchronize()
 
 
-def seconds(step: Step, kind: str) -> float:
-    """Return the median time of a step, on the slowest rank."""
+def seconds(step: Step, kind: str) -> tuple[float, float]:
+    """Return the median times of a step on the slowest rank: until all is done, and until the host
+    has launched it all. Where they are equal, the device waits for the host."""
     found = []
     for _ in range(STEPS[kind]):
         synchronize(kind)
         dist.barrier()
         began = time.perf_counter()
         step()
+        launched = time.perf_counter()
         synchronize(kind)
-        found.append(time.perf_counter() - began)
+        found.append((time.perf_counter() - began, launched - began))
     slowest = torch.tensor(found, device=kind, dtype=torch.float64)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return statistics.median(slowest.tolist())
+    whole, host = slowest.T.tolist()
+    return statistics.median(whole), statistics.median(host)
 
 
 def profiled(step: Step) -> dict[str, Any]:
@@ -187,11 +190,17 @@ def profiled(step: Step) -> dict[str, Any]:
 
 def measured(name: str, make: Callable[[str], Step], kind: str) -> dict[str, Any]:
     step = make(kind)
-    for _ in range(3):  # DDP makes its buckets in the first
+    for _ in range(3):  # DDP makes its buckets anew in the second
         step()
     if kind == "cuda":
+        # NCCL lets go of the first ones when its thread looks again, and a call is made after that.
+        torch.cuda.synchronize()
+        time.sleep(1)
+        step()
+        torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    row: dict[str, Any] = {"how": name, "seconds": seconds(step, kind)}
+    whole, host = seconds(step, kind)
+    row: dict[str, Any] = {"how": name, "seconds": whole, "host_seconds": host}
     if kind == "cuda":
         row["peak_bytes"] = torch.cuda.max_memory_allocated()
         row |= profiled(step)
@@ -236,7 +245,7 @@ def measure(file: Path, chosen: Sequence[str]) -> None:
         gradient = torch.randn(megabytes * 250_000, device=kind)
         for name, compress in compressions(gradient).items():
             compress()
-            took = seconds(compress, kind)
+            took, _ = seconds(compress, kind)
             found.append({"how": name, "megabytes": megabytes, "seconds": took})
     if dist.get_rank() == 0:
         file.write_text(json.dumps(found))
