@@ -299,12 +299,34 @@ def test_ring_attention_counts_the_pairs_that_a_causal_mask_lets_through(ranks: 
         assert boxes == (pairs > 0).sum(0).tolist()
 
 
+def test_a_layer_says_where_more_ranks_are_slower() -> None:
+    nvlink = {2: {8 << 20: 3e-5}}
+    made = interactive.layer(
+        lambda m, n, k: 2e-14 * m * n * k,  # of 10^14 operations a second
+        {"fast": lambda n, size: size / 1e12, "slow": lambda n, size: n * size / 1e10},
+        width=1024,
+        tokens=4096,
+        measured=nvlink,
+    )
+    first = made.first()
+    ranks = {"ranks": 2}  # the third of 1, 2, 4, …
+    said = made.answer(first | ranks)["said"]
+    products, reduced = 2 * 2e-14 * 4096 * 1024 * 1024, 8e6 * 1.048576 / 1e12
+    times = 4 * products / (products + reduced)
+    assert f"4 ranks: products {products * 1e6:.3g} µs, all-reduce {reduced * 1e6:.3g} µs" in said
+    assert f"{times:.3g} times as fast as 1" in said and "Each doubling is faster" in said
+    assert "Measured on 2: 30 µs" in said
+    slow = made.answer(first | ranks | {"link": "slow"})["said"]
+    assert "2 ranks are slower than 1." in slow and "Measured" not in slow
+
+
 STILLS = {
     "player": lambda: interactive.collective("two-level", 8),
     "cost": lambda: interactive.cost(line=LINE),
     "pipeline": lambda: interactive.pipeline({"GPipe": gpipe}),
     "overlap": lambda: interactive.overlap(line=LINE),
     "ring attention": lambda: interactive.ring_attention(),
+    "layer": lambda: interactive.layer(lambda m, n, k: 1e-15 * m * n * k, {"a": lambda n, b: b}),
 }
 
 

@@ -1184,30 +1184,32 @@ lockstep.compare(predicted=prediction, measured=job[0], unit="%")
 # %% [markdown] id="ulysses-text"
 # ## All-to-all over heads
 #
-# About 10 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
-# another one brings the result back.
+# About 15 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
+# another one brings the result back. In an all-to-all a rank keeps its own part of *s* bytes, and sends (N − 1)/N · *s*.
 #
-# ### Claim: "Ulysses sends less than the ring"
-#
-# The paper compares the volume of its all-to-alls with that of earlier methods. The cell has four ranks and eight query
-# heads; keys and values have eight heads, too, or one for all (each rank then sends that one to all). **Guess:** does
-# Ulysses send less in both cases?
+# **Predict:** on each of four ranks queries, keys and values are 16.384 kB each. How many kB does a rank send?
 
-# %% id="ulysses-guess" tags=["guess"]
-guess = "depends"
+# %% id="ulysses-prediction" tags=["prediction"]
+# your number, in kB
+prediction = 4 * 3 / 4 * 16.384  # queries, keys, values, and the result
 
 
 # %% id="ulysses"
 ring_attention = lockstep.carry_on("ring_attention")
 
 
+def gathered(x_HsE):
+    """All positions of all heads."""
+    parts = [torch.empty_like(x_HsE) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x_HsE)
+    return torch.cat(parts, dim=1)
+
+
 def to_heads(x_HsE):
     """All positions of this rank's heads, from this rank's of all heads."""
     x_HsE, n = x_HsE.contiguous(), dist.get_world_size()
     if len(x_HsE) < n:  # too few heads: everybody gets all of them
-        parts = [torch.empty_like(x_HsE) for _ in range(n)]
-        dist.all_gather(parts, x_HsE)
-        return torch.cat(parts, dim=1)
+        return gathered(x_HsE)
     got = torch.empty_like(x_HsE)
     dist.all_to_all_single(got, x_HsE)
     return torch.cat(got.chunk(n), dim=1)
@@ -1228,29 +1230,50 @@ def long_attention(way, heads):
     torch.manual_seed(0)
     rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
     q, k, v = (torch.randn(h, 128, 16).to(device) for h in (8, heads, heads))
-    attend = lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
-        q, k.expand_as(q), v.expand_as(q)
-    )
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(q, *kv):
+        return attention(q, *(one.expand(len(q), -1, -1) for one in kv))
+
     whole = attend(q, k, v)
     q_HsE, k_HsE, v_HsE = (x.chunk(n, 1)[rank].contiguous() for x in (q, k, v))
     if way == "ring":
         ours = ring_attention(q_HsE[None], k_HsE[None], v_HsE[None], None)[0]
+    elif way == "all keys":
+        ours = attend(q_HsE, gathered(k_HsE), gathered(v_HsE))
     else:
         parts = to_heads(q_HsE), to_heads(k_HsE), to_heads(v_HsE)
         ours = to_positions(attend(*parts))
     return float((ours - whole.chunk(n, 1)[rank]).abs().max())
 
 
-# %% id="ulysses-claim"
-on_four, jobs = on_ranks | {"nproc_per_node": 4}, {}
-for heads in (8, 1):
-    for way in ("ring", "Ulysses"):
+# %% [markdown] id="ulysses-claim-text"
+# ### Claim: "Ulysses sends less than the ring"
+#
+# The paper compares the volume of its all-to-alls with that of earlier methods. The cell has four ranks and eight query
+# heads; keys and values have eight heads, too, or one for all (each rank then sends that one to all). **Guess:** does
+# Ulysses send less in both cases?
+
+# %% id="ulysses-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="ulysses-run"
+on_four, jobs, rows = on_ranks | {"nproc_per_node": 4}, {}, []
+for way in ("ring", "all keys", "Ulysses"):
+    for heads in (8, 1):
         job = lockstep.torchrun(long_attention, way, heads, **on_four)
         jobs[heads, way] = job
 sent = {how: kilobytes_sent(job) for how, job in jobs.items()}
+for way in ("ring", "all keys", "Ulysses"):
+    off = max(error for heads in (8, 1) for error in jobs[heads, way].results)
+    rows.append([way, f"{off:.0e}", sent[8, way], sent[1, way]])
+columns = ["", "largest error", "8 heads of keys", "1 head"]
+stamp = lockstep.live(job)
+display(lockstep.table("kB that a rank sends", columns, rows, stamp=stamp))
+lockstep.compare(predicted=prediction, measured=sent[8, "Ulysses"])
+
+# %% id="ulysses-claim"
 ok = [sent[heads, "Ulysses"] < sent[heads, "ring"] for heads in (8, 1)]
-errors = [max(job.results) for job in jobs.values()]
-print("no error above 1e-5:", max(errors) < 1e-5)
 lockstep.claim(
     "Ulysses sends less than the ring.",
     guess=guess,
@@ -1260,12 +1283,12 @@ lockstep.claim(
         f"{sent[heads, 'Ulysses']:,.0f} kB, ring {sent[heads, 'ring']:,.0f} kB"
         for heads in (8, 1)
     ),
-    stamp=lockstep.live(job),
+    stamp=stamp,
 )
 
 # %% [markdown] id="ulysses-explained"
 # With *x* for the bytes of the queries of a rank, Ulysses sends (N − 1)/N · *x* for each of queries, keys, values and
-# results; the ring sends (N − 1) · *x* for keys and for values, less if they have fewer heads. Ulysses cannot have more
+# results; the ring and the all-gather send (N − 1) · *x* for keys and for values, less if they have fewer heads. Ulysses cannot have more
 # ranks than heads. The ring's messages can be hidden: they travel while a rank computes.
 
 # %% [markdown] id="hides-text"
@@ -1694,6 +1717,71 @@ lockstep.claim(
 # For 16 and 64 sequences it holds. A single sequence leaves the stages of a pipeline idle in turn. And with very many, the idle
 # turns of eight stages no longer count: then each GPU has 8 layers in place of 32, and an all-reduce of two ranks sends
 # 1 · *s* bytes in place of 1.75 · *s*, so that even a link of a seventh of the bandwidth costs no more.
+
+# %% [markdown] id="far-text"
+# ## How far does it go?
+#
+# About 10 minutes; it is computed, from recordings on H200s and published figures.
+#
+# An MLP of width D with 4D hidden numbers, on T tokens, takes 16 · T · D² operations forward; its all-reduce has 2 · T · D
+# bytes in bfloat16. An H200 does 790 · 10¹² operations a second, and its NVLink carries 320 · 10⁹ bytes.
+#
+# **Predict:** below which width D are two ranks slower than one? (Leave out α; T has no part in it.)
+
+# %% id="far-prediction" tags=["prediction"]
+# your number
+prediction = 790e12 / (4 * 320e9)  # 8·T·D² operations saved, 2·T·D bytes sent
+
+# %% id="far"
+sweeps = {n: lockstep.recorded(f"sweeps/h200-x{n}.json") for n in (2, 4)}
+known = {}
+for n, one in sweeps.items():
+    points = one.content["sweeps"]["all_reduce"]
+    known[n] = {point["bytes"]: point["seconds"] for point in points}
+points = {n: (list(one), list(one.values())) for n, one in known.items()}
+nvlink = lockstep.cost.fit_collective("all_reduce", points)
+h200 = lockstep.virtual.MACHINES["H200"]
+
+
+def product(m, n, k):
+    """Seconds of (m × k)·(k × n)."""
+    return h200.multiply(m, n, k, "bfloat16")[0] / 1e9
+
+
+# %% id="far-compare"
+T = 65_536  # so many that α hardly counts
+
+
+def mlp_seconds(D, n):
+    products = product(T, 4 * D // n, D) + product(T, D, 4 * D // n)
+    return products + (nvlink(n, 2 * T * D) if n > 1 else 0)
+
+
+widths = range(128, 2048, 128)
+slow = [D for D in widths if mlp_seconds(D, 2) >= mlp_seconds(D, 1)]
+lockstep.compare(predicted=prediction, computed=slow[-1], unit="numbers")
+
+# %% [markdown] id="far-dials-text"
+# The dials below have two links: NVLink by the fit, with the recorded all-reduces where one has that size, and a network of
+# 50 GB/s ([DeepSeek's](https://arxiv.org/abs/2412.19437)) with NCCL's 14 µs a step. Find a width and tokens at which four
+# ranks are slower than two over the network, and faster over NVLink.
+
+# %% id="far-dials"
+wire = lockstep.published("deepseek-v3").values["network_GBps"]
+step = lockstep.published("nccl-tuning").values["network"]["ring"]["Simple"]
+line = lockstep.cost.Line(step / 1e6, 1 / (wire * 1e9))
+links = {
+    "NVLink": nvlink,
+    "network": lambda n, size: lockstep.cost.ring_all_reduce(n, size, line),
+}
+stamps = [sweeps[4].stamp, lockstep.published("deepseek-v3").stamp]
+stamps.append(lockstep.published("nccl-tuning").stamp)
+lockstep.interactive.layer(product, links, measured=known, stamp=stamps)
+
+# %% [markdown] id="far-explained"
+# Products fall with 1/N, the all-reduce grows with (N − 1)/N, so that doubling the ranks pays less each time. Tokens
+# only matter where they are few: then α and the launches are what is left. It is the width that decides, against the ratio
+# of a GPU's operations to a link's bytes.
 
 # %% [markdown] id="more-text"
 # ## More ranks, a faster step?

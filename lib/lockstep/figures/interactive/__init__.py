@@ -1,15 +1,16 @@
 """Models to play with: all-reduces step by step, what communication costs, pipelines, overlap,
-ring attention."""
+ring attention, a layer on several ranks."""
 
 from .parts import parts
 from .player import collective
-from .sliders import FORMULAS, MESSAGE, cost, overlap, pipeline, ring_attention
+from .sliders import FORMULAS, MESSAGE, cost, layer, overlap, pipeline, ring_attention
 
 __all__ = [
     "FORMULAS",
     "MESSAGE",
     "collective",
     "cost",
+    "layer",
     "overlap",
     "parts",
     "pipeline",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -427,6 +428,86 @@ def ring_attention(ranks: int = 4) -> Dials:
     stamps = [simulated("pairs that the mask lets through, no messages")]
     choices = {"parts": list(pieces)}
     return Dials("Causal ring attention", dials, choices, draw, picture, stamps)
+
+
+# ── A layer on several ranks ─────────────────────────────────────────────────────────────────
+
+_RANKS = [2**k for k in range(7)]
+
+
+def layer(
+    product: Callable[[int, int, int], float],
+    links: Mapping[str, Callable[[int, float], float]],
+    *,
+    width: int = 8192,
+    tokens: int = 8192,
+    measured: Mapping[int, Mapping[int, float]] | None = None,
+    stamp: Provenance | Sequence[Provenance] | None = None,
+) -> Dials:
+    """The forward pass of an MLP, cut by columns and rows: its products, and its all-reduce.
+
+    product: seconds of (m × k)·(k × n). links: by name, seconds of an all-reduce of so many ranks
+    and bytes; the first one is chosen. width, tokens: where the dials stand first. The hidden
+    width is four times as much, and a number has two bytes. measured: by ranks, the seconds of
+    all-reduces by their bytes, over the first link; they are drawn where the size is one of these.
+    """
+    measured = measured or {}
+
+    def times(values: Mapping[str, Any], n: int) -> tuple[float, float]:
+        size, rows = int(values["width"]), int(values["tokens"])
+        part = max(1, 4 * size // n)
+        products = product(rows, part, size) + product(rows, size, part)
+        return products, links[values["link"]](n, 2.0 * rows * size) if n > 1 else 0.0
+
+    def points(values: Mapping[str, Any]) -> list[tuple[float, float]]:
+        nbytes = int(2 * values["width"] * values["tokens"])
+        if values["link"] != next(iter(links)):
+            return []
+        return [(n, known[nbytes]) for n, known in sorted(measured.items()) if nbytes in known]
+
+    def said(values: Mapping[str, Any]) -> str:
+        n = int(values["ranks"])
+        products, reduced = times(values, n)
+        whole = {ranks: sum(times(values, ranks)) for ranks in _RANKS}
+        slower = next((b for a, b in itertools.pairwise(_RANKS) if whole[b] >= whole[a]), None)
+        text = (
+            f"{counted(n, 'rank')}: products {quantity(products, 's')}, all-reduce "
+            f"{quantity(reduced, 's')}: {whole[1] / (products + reduced):.3g} times as fast as 1. "
+        )
+        text += (
+            f"{slower} ranks are slower than {slower // 2}."
+            if slower
+            else (f"Each doubling is faster, up to {_RANKS[-1]} ranks.")
+        )
+        for ranks, took in points(values):
+            text += f" Measured on {ranks}: {quantity(took, 's')} for the all-reduce."
+        return text
+
+    def drawn(values: Mapping[str, Any]) -> Chart:
+        split = {n: times(values, n) for n in _RANKS}
+        lines: dict[str, list[tuple[float, float]]] = {
+            "products, model": [(n, own) for n, (own, _) in split.items()],
+            "all-reduce, model": [(n, own) for n, (_, own) in split.items() if own],
+            "both, model": [(n, sum(own)) for n, own in split.items()],
+        }
+        if known := points(values):
+            lines["all-reduce, measured"] = known
+        return Chart(lines, x="ranks", y="time (seconds)", alt=said(values), stamp=stamps)
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        return {"said": said(values), "chart": drawn(values).packed(mark=values["ranks"])}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        return drawn(values).still()
+
+    dials = [
+        Dial.of("width", "width", [2**k for k in range(9, 15)], width, lambda v: f"{v:,}"),
+        Dial.of("tokens", "tokens", [2**k for k in range(4, 18)], tokens, lambda v: f"{v:,}"),
+        Dial.of("ranks", "ranks", _RANKS, 2, str),
+    ]
+    stamps = [*(each(stamp) if stamp else ()), simulated("products, then a ring; nothing overlaps")]
+    choices = {"link": list(links)}
+    return Dials("An MLP on several ranks", dials, choices, draw, picture, stamps)
 
 
 # ── What they share ──────────────────────────────────────────────────────────────────────────
