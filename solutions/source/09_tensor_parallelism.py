@@ -1247,42 +1247,67 @@ def long_attention(way, heads):
     return float((ours - whole.chunk(n, 1)[rank]).abs().max())
 
 
+# %% [markdown] id="all-keys-text"
+# ### Claim: "a ring sends as much as an all-gather of all keys"
+#
+# A common guess. The cell has four ranks and eight query heads; keys and values have eight heads, too, or one for all.
+# **Guess**.
+
+# %% id="all-keys-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="all-keys"
+on_four, sent, errors = on_ranks | {"nproc_per_node": 4}, {}, {}
+
+
+def count(way):
+    for heads in (8, 1):
+        job = lockstep.torchrun(long_attention, way, heads, **on_four)
+        sent[way, heads], errors[way, heads] = kilobytes_sent(job), max(job.results)
+    return lockstep.live(job)
+
+
+count("ring")
+stamp = count("all keys")
+ring, gather = ((sent[way, 8], sent[way, 1]) for way in ("ring", "all keys"))
+lockstep.claim(
+    "A ring sends as much as an all-gather of all keys.",
+    guess=guess,
+    verdict="holds" if ring == gather else "does not hold",
+    because=f"kB that a rank sends: ring {ring}, all-gather {gather}",
+    stamp=stamp,
+)
+
 # %% [markdown] id="ulysses-claim-text"
 # ### Claim: "Ulysses sends less than the ring"
 #
-# The paper compares the volume of its all-to-alls with that of earlier methods. The cell has four ranks and eight query
-# heads; keys and values have eight heads, too, or one for all (each rank then sends that one to all). **Guess:** does
-# Ulysses send less in both cases?
+# The paper compares the volume of its all-to-alls with that of earlier methods. Where there is one head of keys and values,
+# each rank sends its part of it to all. **Guess:** does Ulysses send less in both cases?
 
 # %% id="ulysses-guess" tags=["guess"]
 guess = "depends"
 
 # %% id="ulysses-run"
-on_four, jobs, rows = on_ranks | {"nproc_per_node": 4}, {}, []
+stamp, rows = count("Ulysses"), []
 for way in ("ring", "all keys", "Ulysses"):
-    for heads in (8, 1):
-        job = lockstep.torchrun(long_attention, way, heads, **on_four)
-        jobs[heads, way] = job
-sent = {how: kilobytes_sent(job) for how, job in jobs.items()}
-for way in ("ring", "all keys", "Ulysses"):
-    off = max(error for heads in (8, 1) for error in jobs[heads, way].results)
-    rows.append([way, f"{off:.0e}", sent[8, way], sent[1, way]])
+    off = max(errors[way, 8], errors[way, 1])
+    rows.append([way, f"{off:.0e}", sent[way, 8], sent[way, 1]])
 columns = ["", "largest error", "8 heads of keys", "1 head"]
-stamp = lockstep.live(job)
 display(lockstep.table("kB that a rank sends", columns, rows, stamp=stamp))
-lockstep.compare(predicted=prediction, measured=sent[8, "Ulysses"])
+lockstep.compare(predicted=prediction, measured=sent["Ulysses", 8])
 
 # %% id="ulysses-claim"
-ok = [sent[heads, "Ulysses"] < sent[heads, "ring"] for heads in (8, 1)]
+ok = [sent["Ulysses", heads] < sent["ring", heads] for heads in (8, 1)]
+said = [
+    f"{heads} key-value head{'s' * (heads > 1)}: Ulysses "
+    f"{sent['Ulysses', heads]:,.0f} kB, ring {sent['ring', heads]:,.0f} kB"
+    for heads in (8, 1)
+]
 lockstep.claim(
     "Ulysses sends less than the ring.",
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
-    because="; ".join(
-        f"{heads} key-value head{'s' * (heads > 1)}: Ulysses "
-        f"{sent[heads, 'Ulysses']:,.0f} kB, ring {sent[heads, 'ring']:,.0f} kB"
-        for heads in (8, 1)
-    ),
+    because="; ".join(said),
     stamp=stamp,
 )
 
