@@ -100,13 +100,27 @@ def test_flags_that_cannot_be_meant(line, why):
         parse(line)
 
 
+@pytest.mark.parametrize(
+    ("line", "trace", "program"),
+    [
+        ("--trace train.py -n 3 --trace x.py", True, ["train.py", "-n", "3", "--trace", "x.py"]),
+        ("--trace traces train.py x.py", "traces", ["train.py", "x.py"]),
+        ("--trace=traces train.py", "traces", ["train.py"]),
+        ("train.py --trace x.py", False, ["train.py", "--trace", "x.py"]),
+    ],
+)
+def test_a_program_behind_trace_is_no_folder(line, trace, program):
+    said = parse(f"-n 2 {line}")
+    assert (said.trace, said.program, said.nproc_per_node) == (trace, program, "2")
+
+
 def test_flags_that_do_not_go_together(kernel, run):
     (kernel.work / "say.py").write_text(SAY)
     run("from lockstep import World\nw = World(2)")
     for line, why in [
         ("%torchrun --world w say.py", "leave out --world w"),
         ("%%torchrun -n 2 say.py\n1 + 1", "a cell or a program, not both: 'say.py' is not a flag"),
-        ("%torchrun --trace say.py", "--trace took 'say.py' as its folder"),
+        ("%torchrun --trace traces", "--trace took 'traces' as its folder"),
         ("%%torchrun --world w --tee 3\n1 + 1", "--tee and --redirects need fresh ranks"),
         ("%%torchrun --tee 4\n1 + 1", "tee is 0 (nothing), 1 (stdout), 2 (stderr) or 3 (both)"),
         ("%torchrun -n 2 --local-ranks-filter 0,2 say.py", "names rank 2, but the ranks are 0 to"),

@@ -154,7 +154,11 @@ def parse(line: str) -> argparse.Namespace:
     """
     parser = _parser()
     try:
-        options, unknown = parser.parse_known_args(shlex.split(line))
+        words = shlex.split(line)
+        options, unknown = parser.parse_known_args(words)
+        if str(options.trace).endswith(".py") and "--trace" in words:  # the program, not a folder
+            words.insert(words.index("--trace") + 1, "--")
+            options, unknown = parser.parse_known_args(words)
     except ValueError as error:  # a quotation mark without its second half
         raise UsageError(f"%%torchrun: {error} in: {line}") from None
     if unknown and unknown[0].startswith("-"):
