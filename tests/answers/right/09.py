@@ -250,7 +250,7 @@ def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
     return Row(w2_DF, b2_D)(torch.relu(Column(w1_FD, b1_F)(x_BD)))
 
 
-# %% mlp: adds-up-columns-one-by-one
+# %% mlp: row-by-row
 class Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -272,12 +272,9 @@ class Leave(torch.autograd.Function):
 
 
 def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
-    x = Enter.apply(x_BD)
-    y = x * 0
-    for row, b, column in zip(part(w1_FD, 0), part(b1_F, 0), part(w2_DF, 1).unbind(1)):
-        h = torch.relu((x * row).sum(-1, keepdim=True) + b)
-        y = y + h * column
-    return Leave.apply(y) + b2_D
+    w1, b1, w2 = part(w1_FD, 0), part(b1_F, 0), part(w2_DF, 1)
+    rows = [w2 @ torch.relu(w1 @ row + b1) for row in Enter.apply(x_BD).flatten(0, -2)]
+    return Leave.apply(torch.stack(rows).view_as(x_BD)) + b2_D
 
 
 # %% mlp: bias-in-leave
