@@ -187,3 +187,336 @@ def top_k(state, bucket):
     dist.all_gather(where, places)
     out = torch.zeros_like(g).index_add(0, torch.cat(where), torch.cat(values))
     return done(out / n)
+
+
+# %% average_gradients: one-flat-sum-in-doubles
+def average_gradients(model, rows):
+    weights = [p for p in model.parameters() if p.requires_grad]
+    count = torch.tensor([rows], dtype=torch.float64)
+    if rows:
+        parts = [(torch.zeros_like(p) if p.grad is None else p.grad).double().flatten() * rows for p in weights]
+    else:
+        parts = [torch.zeros(p.numel(), dtype=torch.float64) for p in weights]
+    flat = torch.cat([count, *parts])
+    dist.all_reduce(flat)
+    flat /= flat[0].clone()
+    at = 1
+    for p in weights:
+        p.grad = flat[at : at + p.numel()].view_as(p).to(p.dtype)
+        at += p.numel()
+
+
+# %% average_gradients: gathers-and-adds
+def average_gradients(model, rows):
+    n = dist.get_world_size()
+    every = [None] * n
+    mine = [None if p.grad is None else p.grad * rows for p in model.parameters()]
+    dist.all_gather_object(every, (rows, mine))
+    total = sum(r for r, _ in every)
+    for i, p in enumerate(model.parameters()):
+        found = [grads[i] for r, grads in every if r and grads[i] is not None]
+        if p.requires_grad and found:
+            p.grad = torch.stack(found).sum(0) / total
+        elif p.requires_grad:
+            p.grad = None
+
+
+# %% average_gradients: to-rank-0-and-back
+def average_gradients(model, rows):
+    share = torch.tensor(float(rows))
+    dist.all_reduce(share)
+    share = rows / share.item()
+    for _, p in model.named_parameters():
+        if not p.requires_grad:
+            continue
+        if p.grad is None:
+            p.grad = torch.zeros_like(p.data)
+        if rows == 0:
+            p.grad.zero_()
+        p.grad.mul_(share)
+        dist.reduce(p.grad, dst=0)
+        dist.broadcast(p.grad, src=0)
+
+
+# %% buckets: recursive
+def buckets(sizes, cap, first_cap):
+    def rest(end, limit):
+        if end == 0:
+            return []
+        total, at = 0, end
+        while at > 0 and total < limit:
+            at -= 1
+            total += sizes[at]
+            if total >= limit:
+                break
+        return [list(range(end - 1, at - 1, -1))] + rest(at, cap)
+
+    return rest(len(sizes), first_cap)
+
+
+# %% buckets: generator
+def buckets(sizes, cap, first_cap):
+    def each():
+        limit, room, bucket = first_cap, 0, []
+        for number, size in sorted(enumerate(sizes), reverse=True):
+            bucket.append(number)
+            room += size
+            if room >= limit:
+                yield bucket
+                limit, room, bucket = cap, 0, []
+        if bucket:
+            yield bucket
+
+    return list(each())
+
+
+# %% buckets: counts-down
+def buckets(sizes, cap, first_cap):
+    out, i = [], len(sizes) - 1
+    while i >= 0:
+        bucket, left = [], cap if out else first_cap
+        while i >= 0:
+            bucket += [i]
+            left -= sizes[i]
+            i -= 1
+            if left <= 0:
+                break
+        out += [bucket]
+    return out
+
+
+# %% replicate: as-given-with-a-sum-of-counters
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        while len(started) < len(groups) and missing[len(started)] == 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        for at in range(len(groups)):
+            missing[at] = 0
+        start()
+        for at, (flat, handle) in enumerate(started):
+            handle.wait()
+            flat.div_(dist.get_world_size())
+            put_back(flat, groups[at])
+        del started[:]
+        missing[:] = map(len, groups)
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: class-with-average-at-the-end
+class Replica:
+    def __init__(self, groups):
+        self.groups, self.n = groups, dist.get_world_size()
+        self.begin()
+        for at, group in enumerate(groups):
+            for w in group:
+                w.register_post_accumulate_grad_hook(lambda w, at=at: self.ready(w, at))
+
+    def begin(self):
+        self.open = [{id(w) for w in group} for group in self.groups]
+        self.flats, self.works = [], []
+
+    def ready(self, w, at):
+        self.open[at] -= {id(w)}
+        self.start()
+
+    def start(self):
+        for at in range(len(self.flats), len(self.groups)):
+            if self.open[at]:
+                return
+            self.flats.append(gradients_of(self.groups[at]))
+            self.works.append(dist.all_reduce(self.flats[-1], async_op=True))
+
+    def finish(self):
+        self.open = [set() for _ in self.groups]
+        self.start()
+        for work in self.works:
+            work.wait()
+        for flat, group in zip(self.flats, self.groups):
+            put_back(flat.mul(1 / self.n), group)
+        self.begin()
+
+
+def replicate(model, groups):
+    return Replica(groups).finish
+
+
+# %% bytes_per_rank: table
+def bytes_per_rank(parameters, ranks, stage):
+    part = parameters // ranks
+    return {
+        0: 16 * parameters,
+        1: 4 * parameters + 12 * part,
+        2: 2 * parameters + 14 * part,
+        3: 16 * part,
+    }[stage]
+
+
+# %% bytes_per_rank: running-total
+def bytes_per_rank(parameters, ranks, stage):
+    weights = gradients = 2 * parameters
+    master, moments = 4 * parameters, 2 * 4 * parameters
+    if stage >= 1:
+        master, moments = master / ranks, moments / ranks
+    if stage >= 2:
+        gradients /= ranks
+    if stage >= 3:
+        weights /= ranks
+    return int(weights + gradients + master + moments)
+
+
+# %% bytes_per_rank: numbers-of-each
+def bytes_per_rank(parameters, ranks, stage):
+    cut = [stage > 2, stage > 1, stage > 0, stage > 0, stage > 0]
+    numbers = [parameters / ranks if c else float(parameters) for c in cut]
+    return sum(n * b for n, b in zip(numbers, [2, 2, 4, 4, 4]))
+
+
+# %% sharded_linear: into-tensors
+class IntoTensors(torch.autograd.Function):
+    @staticmethod
+    def whole(shard):
+        out = shard.new_empty(dist.get_world_size() * shard.shape[0], shard.shape[1])
+        dist.all_gather_into_tensor(out, shard.contiguous())
+        return out
+
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return torch.einsum("bi,oi->bo", x, IntoTensors.whole(shard))
+
+    @staticmethod
+    def backward(ctx, g):
+        x, shard = ctx.saved_tensors
+        of_whole = torch.einsum("bo,bi->oi", g, x).contiguous()
+        mine = torch.zeros_like(shard)
+        dist.reduce_scatter_tensor(mine, of_whole)
+        return torch.einsum("bo,oi->bi", g, IntoTensors.whole(shard)), mine / dist.get_world_size()
+
+
+def sharded_linear(x, shard):
+    return IntoTensors.apply(x, shard)
+
+
+# %% sharded_linear: two-functions
+class GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.x, ctx.shard = x.detach(), shard.detach()
+        whole = gathered(ctx.shard)
+        return ctx.x @ whole.T
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g):
+        n = dist.get_world_size()
+        pieces = [one.T @ ctx.x / n for one in g.chunk(n, dim=1)]
+        mine = torch.empty_like(pieces[0])
+        work = dist.reduce_scatter(mine, pieces, async_op=True)
+        gx = g @ gathered(ctx.shard)
+        work.wait()
+        return gx, mine
+
+
+def sharded_linear(x, shard):
+    return GatherRows.apply(x, shard)
+
+
+# %% sharded_linear: skips-what-nobody-needs
+class AsNeeded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+        dist.all_gather(pieces, shard)
+        return torch.cat([x @ piece.T for piece in pieces], dim=1)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, shard = ctx.saved_tensors
+        n, rows = dist.get_world_size(), shard.shape[0]
+        pieces = [torch.empty_like(shard) for _ in range(n)]
+        dist.all_gather(pieces, shard)
+        columns = g.split(rows, dim=1)
+        gx = sum(c @ piece for c, piece in zip(columns, pieces))
+        for piece, c in zip(pieces, columns):
+            torch.mm(c.T, x, out=piece)
+        mine = torch.empty_like(shard)
+        dist.reduce_scatter(mine, pieces)
+        return gx, mine.div_(n)
+
+
+def sharded_linear(x, shard):
+    return AsNeeded.apply(x, shard)
+
+
+# %% top_k: dense-loop
+def top_k(state, bucket):
+    n, left = dist.get_world_size(), state["residuals"]
+    g = bucket.buffer().detach().clone()
+    key = ("residual", bucket.index())
+    if key in left and left[key].numel() == g.numel():
+        g.add_(left[key])
+    k = max(int(state["share"] * g.numel()), 1)
+    places = torch.topk(g.abs(), k, sorted=False).indices.to(torch.int32)
+    values = g[places.long()].contiguous()
+    vs, ps = g.new_empty(n, k), places.new_empty(n, k)
+    dist.all_gather(list(vs), values)
+    dist.all_gather(list(ps), places)
+    g[places.long()] = 0
+    left[key] = g
+    out = torch.zeros_like(g)
+    for v, p in zip(vs, ps):
+        out.scatter_add_(0, p.long(), v)
+    return done(out.div_(n))
+
+
+# %% top_k: by-length
+def top_k(state, bucket):
+    residuals = state["residuals"]
+    buffer = bucket.buffer()
+    key = bucket.index(), len(buffer)
+    total = buffer + residuals.get(key, torch.zeros_like(buffer))
+    k = max(1, int(state["share"] * len(total)))
+    order = torch.argsort(total.abs(), descending=True)[:k]
+    mask = torch.zeros_like(total, dtype=torch.bool)
+    mask[order] = True
+    residuals[key] = torch.where(mask, 0, total)
+    packed = torch.stack([order.to(total.dtype), total[order]])
+    if len(total) >= 2**24 or total.dtype != torch.float32:
+        packed = packed.double()
+    every = [torch.empty_like(packed) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, packed)
+    out = torch.zeros_like(buffer)
+    for where, value in every:
+        out.index_put_((where.long(),), value.to(out.dtype), accumulate=True)
+    return done(out / dist.get_world_size())
+
+
+# %% top_k: bincount
+def top_k(state, bucket):
+    n = dist.get_world_size()
+    old = state["residuals"].pop(bucket.index(), None)
+    g = bucket.buffer().clone() if old is None or len(old) != len(bucket.buffer()) else bucket.buffer() + old
+    k = int(state["share"] * len(g)) or 1
+    where = g.abs().topk(k)[1]
+    what = g.index_select(0, where)
+    state["residuals"][bucket.index()] = g.index_fill(0, where, 0.0)
+    all_where = torch.empty(n * k, dtype=where.dtype)
+    all_what = torch.empty(n * k, dtype=g.dtype)
+    dist.all_gather_into_tensor(all_where, where)
+    dist.all_gather_into_tensor(all_what, what)
+    return done(torch.bincount(all_where, all_what, minlength=len(g)).to(g.dtype) / n)

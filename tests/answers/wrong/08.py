@@ -315,3 +315,657 @@ def top_k(state, bucket):
     for v, p in zip(vs, ps):
         out[p] += v / n
     return done(out)
+
+
+# %% average_gradients: mean-over-ranks
+def average_gradients(model, rows):
+    for p in model.parameters():
+        if p.requires_grad:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+# %% average_gradients: skips-what-has-no-gradient
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad *= rows / total
+            dist.all_reduce(p.grad)
+
+
+# %% average_gradients: frozen-ones-too
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    for p in model.parameters():
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        p.grad *= rows / total
+        dist.all_reduce(p.grad)
+
+
+# %% average_gradients: sum-of-the-means
+def average_gradients(model, rows):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad)
+
+
+# %% average_gradients: weighted-but-not-divided
+def average_gradients(model, rows):
+    for p in model.parameters():
+        if p.requires_grad:
+            g = torch.zeros_like(p) if p.grad is None else p.grad * rows
+            dist.all_reduce(g)
+            p.grad = g
+
+
+# %% average_gradients: only-ranks-that-used-it
+def average_gradients(model, rows):
+    for p in model.parameters():
+        if p.requires_grad:
+            used = torch.tensor(0.0 if p.grad is None else float(rows))
+            g = torch.zeros_like(p) if p.grad is None else p.grad * rows
+            dist.all_reduce(used)
+            dist.all_reduce(g)
+            p.grad = g / used.clamp(min=1)
+
+
+# %% average_gradients: result-not-put-back
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    for p in model.parameters():
+        if p.requires_grad:
+            g = torch.zeros_like(p) if p.grad is None else p.grad
+            g = g * rows / total
+            dist.all_reduce(g)
+
+
+# %% average_gradients: on-rank-0-only
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad * (rows / total)
+            dist.reduce(p.grad, 0)
+
+
+# %% buckets: never-over-the-cap
+def buckets(sizes, cap, first_cap):
+    out, cur, n = [], [], 0
+    for i in reversed(range(len(sizes))):
+        limit = cap if out else first_cap
+        if cur and n + sizes[i] > limit:
+            out.append(cur)
+            cur, n = [], 0
+        cur.append(i)
+        n += sizes[i]
+    return out + [cur] if cur else out
+
+
+# %% buckets: from-the-front
+def buckets(sizes, cap, first_cap):
+    out, cur, n = [], [], 0
+    for i, size in enumerate(sizes):
+        cur.append(i)
+        n += size
+        if n >= (cap if out else first_cap):
+            out.append(cur)
+            cur, n = [], 0
+    return out + [cur] if cur else out
+
+
+# %% buckets: more-than-the-cap
+def buckets(sizes, cap, first_cap):
+    out, cur, n = [], [], 0
+    for i in reversed(range(len(sizes))):
+        cur.append(i)
+        n += sizes[i]
+        if n > (cap if out else first_cap):
+            out.append(cur)
+            cur, n = [], 0
+    return out + [cur] if cur else out
+
+
+# %% buckets: first-cap-for-all
+def buckets(sizes, cap, first_cap):
+    out, cur, n = [], [], 0
+    for i in reversed(range(len(sizes))):
+        cur.append(i)
+        n += sizes[i]
+        if n >= first_cap:
+            out.append(cur)
+            cur, n = [], 0
+    return out + [cur] if cur else out
+
+
+# %% buckets: loses-the-rest
+def buckets(sizes, cap, first_cap):
+    out, cur, n = [], [], 0
+    for i in reversed(range(len(sizes))):
+        cur.append(i)
+        n += sizes[i]
+        if n >= (cap if out else first_cap):
+            out.append(cur)
+            cur, n = [], 0
+    return out
+
+
+# %% buckets: empty-one-at-the-end
+def buckets(sizes, cap, first_cap):
+    out, n = [[]], 0
+    for i in reversed(range(len(sizes))):
+        out[-1].append(i)
+        n += sizes[i]
+        if n >= (cap if len(out) > 1 else first_cap):
+            out.append([])
+            n = 0
+    return out
+
+
+# %% buckets: ascending-within
+def buckets(sizes, cap, first_cap):
+    out, cur, n = [], [], 0
+    for i in reversed(range(len(sizes))):
+        cur.insert(0, i)
+        n += sizes[i]
+        if n >= (cap if out else first_cap):
+            out.append(cur)
+            cur, n = [], 0
+    return out + [cur] if cur else out
+
+
+# %% buckets: bytes-not-reset
+def buckets(sizes, cap, first_cap):
+    out, cur, n = [], [], 0
+    for i in reversed(range(len(sizes))):
+        cur.append(i)
+        n += sizes[i]
+        if n >= (cap if out else first_cap):
+            out.append(cur)
+            cur = []
+    return out + [cur] if cur else out
+
+
+# %% replicate: not-ready-for-the-next-step
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        while len(started) < len(groups) and missing[len(started)] <= 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        missing[:] = [0] * len(groups)
+        start()
+        for group, (flat, handle) in zip(groups, started):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: sum-for-mean
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        while len(started) < len(groups) and missing[len(started)] == 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        missing[:] = [0] * len(groups)
+        start()
+        for group, (flat, handle) in zip(groups, started):
+            handle.wait()
+            put_back(flat, group)
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: waits-in-the-hook
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        while len(started) < len(groups) and missing[len(started)] == 0:
+            flat = gradients_of(groups[len(started)])
+            dist.all_reduce(flat)
+            started.append(flat)
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        missing[:] = [0] * len(groups)
+        start()
+        for group, flat in zip(groups, started):
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: an-if-for-the-while
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        at = len(started)
+        if at < len(groups) and missing[at] == 0:
+            flat = gradients_of(groups[at])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        missing[:] = [0] * len(groups)
+        while len(started) < len(groups):
+            start()
+        for group, (flat, handle) in zip(groups, started):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: forgets-what-is-left
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        while len(started) < len(groups) and missing[len(started)] == 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        for group, (flat, handle) in zip(groups, started):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: all-in-finish
+def replicate(model, groups):
+    def finish():
+        started = []
+        for group in groups:
+            flat = gradients_of(group)
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+        for group, (flat, handle) in zip(groups, started):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+
+    return finish
+
+
+# %% replicate: one-call-for-each-parameter
+def replicate(model, groups):
+    started = []
+
+    def ready(weight):
+        started.append(dist.all_reduce(weight.grad, async_op=True))
+
+    def finish():
+        for handle in started:
+            handle.wait()
+        started.clear()
+        for group in groups:
+            for weight in group:
+                if weight.grad is not None:
+                    weight.grad /= dist.get_world_size()
+
+    for group in groups:
+        for weight in group:
+            weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% bytes_per_rank: float32-gradients
+def bytes_per_rank(parameters, ranks, stage):
+    kept = [2, 4, 12]
+    return sum(b * parameters / (ranks if 2 - i < stage else 1) for i, b in enumerate(kept))
+
+
+# %% bytes_per_rank: stages-turned-round
+def bytes_per_rank(parameters, ranks, stage):
+    weights = 2 * parameters / (ranks if stage >= 1 else 1)
+    grads = 2 * parameters / (ranks if stage >= 2 else 1)
+    rest = 12 * parameters / (ranks if stage >= 3 else 1)
+    return weights + grads + rest
+
+
+# %% bytes_per_rank: without-master-weights
+def bytes_per_rank(parameters, ranks, stage):
+    part = parameters / ranks
+    return [12 * parameters, 4 * parameters + 8 * part, 2 * parameters + 10 * part, 12 * part][stage]
+
+
+# %% bytes_per_rank: one-stage-late
+def bytes_per_rank(parameters, ranks, stage):
+    weights = 2 * parameters / (ranks if stage > 3 else 1)
+    grads = 2 * parameters / (ranks if stage > 2 else 1)
+    rest = 12 * parameters / (ranks if stage > 1 else 1)
+    return weights + grads + rest
+
+
+# %% bytes_per_rank: all-ranks-together
+def bytes_per_rank(parameters, ranks, stage):
+    weights = 2 * parameters * (1 if stage >= 3 else ranks)
+    grads = 2 * parameters * (1 if stage >= 2 else ranks)
+    rest = 12 * parameters * (1 if stage >= 1 else ranks)
+    return weights + grads + rest
+
+
+# %% bytes_per_rank: all-float32
+def bytes_per_rank(parameters, ranks, stage):
+    part = parameters / ranks
+    return [16 * parameters, 8 * parameters + 8 * part, 4 * parameters + 12 * part, 16 * part][stage]
+
+
+# %% bytes_per_rank: everything-over-ranks
+def bytes_per_rank(parameters, ranks, stage):
+    return 16 * parameters / ranks if stage else 16 * parameters
+
+
+# %% sharded_linear: sum-for-mean
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ gathered(shard).T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, shard = ctx.saved_tensors
+        part = torch.empty_like(shard)
+        dist.reduce_scatter(part, list((g.T @ x).chunk(dist.get_world_size())))
+        return g @ gathered(shard), part
+
+
+def sharded_linear(x, shard):
+    return Sum.apply(x, shard)
+
+
+# %% sharded_linear: keeps-the-whole
+class Keeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        whole = gathered(shard)
+        ctx.save_for_backward(x, whole)
+        return x @ whole.T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, whole = ctx.saved_tensors
+        n = dist.get_world_size()
+        pieces = list((g.T @ x).chunk(n))
+        part = torch.empty_like(pieces[0])
+        dist.reduce_scatter(part, pieces)
+        return g @ whole, part / n
+
+
+def sharded_linear(x, shard):
+    return Keeps.apply(x, shard)
+
+
+# %% sharded_linear: own-gradient-of-own-rows
+class OwnRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ gathered(shard).T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, shard = ctx.saved_tensors
+        n, rank = dist.get_world_size(), dist.get_rank()
+        return g @ gathered(shard), (g.T @ x).chunk(n)[rank] / n
+
+
+def sharded_linear(x, shard):
+    return OwnRows.apply(x, shard)
+
+
+# %% sharded_linear: all-reduces-the-whole-gradient
+class AllReduced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ gathered(shard).T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, shard = ctx.saved_tensors
+        n, rank = dist.get_world_size(), dist.get_rank()
+        of_whole = g.T @ x
+        dist.all_reduce(of_whole)
+        return g @ gathered(shard), of_whole.chunk(n)[rank] / n
+
+
+def sharded_linear(x, shard):
+    return AllReduced.apply(x, shard)
+
+
+# %% sharded_linear: mean-of-x-too
+class MeanOfX(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ gathered(shard).T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, shard = ctx.saved_tensors
+        n = dist.get_world_size()
+        g = g / n
+        part = torch.empty_like(shard)
+        dist.reduce_scatter(part, list((g.T @ x).chunk(n)))
+        return g @ gathered(shard), part
+
+
+def sharded_linear(x, shard):
+    return MeanOfX.apply(x, shard)
+
+
+# %% sharded_linear: autograd-does-it
+def sharded_linear(x, shard):
+    pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+    dist.all_gather(pieces, shard.detach())
+    pieces[dist.get_rank()] = shard
+    return x @ torch.cat(pieces).T
+
+
+# %% sharded_linear: rotated-rows
+class Rotated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ gathered(shard).T
+
+    @staticmethod
+    def backward(ctx, g):
+        x, shard = ctx.saved_tensors
+        n = dist.get_world_size()
+        pieces = list((g.T @ x).chunk(n))
+        part = torch.empty_like(shard)
+        dist.reduce_scatter(part, pieces[1:] + pieces[:1])
+        return g @ gathered(shard), part / n
+
+
+def sharded_linear(x, shard):
+    return Rotated.apply(x, shard)
+
+
+# %% top_k: largest-with-sign
+def top_k(state, bucket):
+    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    values, places = g.topk(k)
+    state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
+    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(vs, values)
+    dist.all_gather(ps, places)
+    return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
+
+
+# %% top_k: sends-absolute-values
+def top_k(state, bucket):
+    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    values, places = g.abs().topk(k)
+    state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
+    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(vs, values)
+    dist.all_gather(ps, places)
+    return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
+
+
+# %% top_k: one-residual-for-all-buckets
+def top_k(state, bucket):
+    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get("kept")
+    if old is not None and len(old) == len(g):
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    places = g.abs().topk(k).indices
+    values = g[places]
+    state["residuals"]["kept"] = g.index_fill(0, places, 0)
+    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(vs, values)
+    dist.all_gather(ps, places)
+    return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
+
+
+# %% top_k: last-rank-wins
+def top_k(state, bucket):
+    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    places = g.abs().topk(k).indices
+    values = g[places]
+    state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
+    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(vs, values)
+    dist.all_gather(ps, places)
+    out = torch.zeros_like(g)
+    for v, p in zip(vs, ps):
+        out[p] = v / n
+    return done(out)
+
+
+# %% top_k: all-reduces-zeros
+def top_k(state, bucket):
+    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    places = g.abs().topk(k).indices
+    out = torch.zeros_like(g)
+    out[places] = g[places]
+    state["residuals"][bucket.index()] = g - out
+    dist.all_reduce(out)
+    return done(out / n)
+
+
+# %% top_k: takes-out-of-the-buffer
+def top_k(state, bucket):
+    g, n, old = bucket.buffer(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    places = g.abs().topk(k).indices
+    values = g[places]
+    g[places] = 0
+    state["residuals"][bucket.index()] = g.clone()
+    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(vs, values)
+    dist.all_gather(ps, places)
+    return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
+
+
+# %% top_k: whole-gradient-as-residual
+def top_k(state, bucket):
+    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    places = g.abs().topk(k).indices
+    values = g[places]
+    state["residuals"][bucket.index()] = g
+    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(vs, values)
+    dist.all_gather(ps, places)
+    return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
+
+
+# %% top_k: none-where-the-share-is-small
+def top_k(state, bucket):
+    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    if old is not None and len(old) == len(g):
+        g += old
+    k = int(state["share"] * len(g))
+    places = g.abs().topk(k).indices
+    values = g[places]
+    state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
+    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(vs, values)
+    dist.all_gather(ps, places)
+    return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
