@@ -35,6 +35,20 @@ def same(x):
     return x.view_as(x)
 
 
+def own_words(logits_Tv, target_T, start):
+    """Which of this rank's logits are the targets', and each token's maximum over all ranks."""
+    is_target_Tv = start + torch.arange(logits_Tv.shape[1]) == target_T[:, None]
+    m_T = logits_Tv.detach().amax(1)
+    dist.all_reduce(m_T, op=dist.ReduceOp.MAX)
+    return is_target_Tv, m_T
+
+
+def with_slope(loss_T, slope_Tv, logits_Tv):
+    """The loss, whose gradient in the logits is the slope."""
+    zeros_Tv = logits_Tv - logits_Tv.detach()
+    return loss_T.detach() + (slope_Tv.detach() * zeros_Tv).sum(1)
+
+
 def everybody(x_BsD):
     parts = [torch.empty_like(x_BsD) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, x_BsD.contiguous())
@@ -174,6 +188,139 @@ def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
     w2_Df = part(w2_DF, 1)
     y_BD = leave(h_Bf[:, :half] @ w2_Df[:, :half].T)
     return y_BD + leave(h_Bf[:, half:] @ w2_Df[:, half:].T) + b2_D
+
+
+# %% mlp: functions-swapped
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(summed, same), function(same, summed)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    return leave(h_Bf @ part(w2_DF, 1).T) + b2_D
+
+
+# %% mlp: share-of-the-bias
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    return leave(h_Bf @ part(w2_DF, 1).T + b2_D / dist.get_world_size())
+
+
+# %% mlp: bias-of-one-rank
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    y_BD = h_Bf @ part(w2_DF, 1).T
+    return leave(y_BD + b2_D if dist.get_rank() == 0 else y_BD)
+
+
+# %% mlp: bias-summed-in-backward
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    return leave(h_Bf @ part(w2_DF, 1).T) + enter(b2_D)
+
+
+# %% mlp: width-cut
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    h_BF = leave(part(enter(x_BD), 1) @ part(w1_FD, 1).T) + b1_F
+    return torch.relu(h_BF) @ w2_DF.T + b2_D
+
+
+# %% mlp: no-relu
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    h_Bf = enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0)
+    return leave(h_Bf @ part(w2_DF, 1).T) + b2_D
+
+
+# %% mlp: relu-after-the-sum
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    h_Bf = enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0)
+    return torch.relu(leave(h_Bf @ part(w2_DF, 1).T) + b2_D)
+
+
+# %% mlp: relu-after-the-sum
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    h_Bf = enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0)
+    return torch.relu(leave(h_Bf @ part(w2_DF, 1).T)) + b2_D
+
+
+# %% mlp: parts-do-not-match
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    f = len(part(w1_FD, 0))
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + b1_F[:f])
+    return leave(h_Bf @ part(w2_DF, 1).T) + b2_D
+
+
+# %% mlp: parts-do-not-match
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    w2_Df = w2_DF.tensor_split(n, 1)[(rank + 1) % n]
+    f = min(h_Bf.shape[-1], w2_Df.shape[-1])
+    return leave(h_Bf[..., :f] @ w2_Df[:, :f].T) + b2_D
+
+
+# %% mlp: parts-do-not-match
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    enter, leave = function(same, summed), function(summed, same)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    return leave(h_Bf @ w2_DF[:, : h_Bf.shape[-1]].T) + b2_D
+
+
+# %% mlp: mean
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    n = dist.get_world_size()
+    enter, leave = function(same, summed), function(lambda y: summed(y) / n, lambda grad: grad / n)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    return leave(h_Bf @ part(w2_DF, 1).T) + b2_D
+
+
+# %% mlp: mean-of-gradients
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    n = dist.get_world_size()
+    enter, leave = function(same, lambda grad: summed(grad) / n), function(summed, same)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    return leave(h_Bf @ part(w2_DF, 1).T) + b2_D
+
+
+# %% mlp: hidden-numbers-gathered
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    def together(h_Bf):
+        sizes = [len(one) for one in b1_F.tensor_split(dist.get_world_size())]
+        every = [h_Bf.new_zeros(len(h_Bf), max(sizes)) for _ in sizes]
+        padded = torch.cat([h_Bf, h_Bf.new_zeros(len(h_Bf), max(sizes) - h_Bf.shape[1])], 1)
+        dist.all_gather(every, padded)
+        return torch.cat([one[:, :f] for one, f in zip(every, sizes, strict=True)], 1)
+
+    enter = function(same, summed)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    return function(together, lambda grad: part(grad, 1))(h_Bf) @ w2_DF.T + b2_D
+
+
+# %% mlp: one-rank-has-the-sum
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    def to_first(y_BD):
+        y_BD = y_BD.clone()
+        dist.reduce(y_BD, 0)
+        return y_BD
+
+    enter, leave = function(same, summed), function(to_first, same)
+    h_Bf = torch.relu(enter(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
+    return leave(h_Bf @ part(w2_DF, 1).T) + b2_D
+
+
+# %% mlp: equal-parts
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    rank, f = dist.get_rank(), len(b1_F) // dist.get_world_size()
+    own = slice(f * rank, f * (rank + 1))
+    enter, leave = function(same, summed), function(summed, same)
+    h_Bf = torch.relu(enter(x_BD) @ w1_FD[own].T + b1_F[own])
+    return leave(h_Bf @ w2_DF[:, own].T) + b2_D
 
 
 # %% vocabulary_loss: no-maximum
@@ -416,6 +563,104 @@ def vocabulary_loss(logits_Tv, target_T, start):
     return Loss.apply(logits_Tv, target_T, start)
 
 
+# %% vocabulary_loss: maxima-summed
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    m_T = summed(logits_Tv.detach().amax(1))
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)]).detach())
+    slope_Tv = e_Tv / both[0][:, None] - 1 * is_target_Tv
+    return with_slope(both[0].log() + m_T - both[1], slope_Tv, logits_Tv)
+
+
+# %% vocabulary_loss: one-maximum-for-all-tokens
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    m_T = torch.full_like(m_T, m_T.max())
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)]).detach())
+    slope_Tv = e_Tv / both[0][:, None] - 1 * is_target_Tv
+    return with_slope(both[0].log() + m_T - both[1], slope_Tv, logits_Tv)
+
+
+# %% vocabulary_loss: maximum-of-every-rank
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1) - m_T]).detach())
+    slope_Tv = e_Tv / both[0][:, None] - 1 * is_target_Tv
+    return with_slope(both[0].log() - both[1], slope_Tv, logits_Tv)
+
+
+# %% vocabulary_loss: target-everywhere
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    index_T = (target_T - start).clamp(0, logits_Tv.shape[1] - 1)
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), logits_Tv.gather(1, index_T[:, None])[:, 0]]).detach())
+    slope_Tv = e_Tv / both[0][:, None] - 1 * is_target_Tv
+    return with_slope(both[0].log() + m_T - both[1], slope_Tv, logits_Tv)
+
+
+# %% vocabulary_loss: own-start
+def vocabulary_loss(logits_Tv, target_T, start):
+    start = dist.get_rank() * logits_Tv.shape[1]
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)]).detach())
+    slope_Tv = e_Tv / both[0][:, None] - 1 * is_target_Tv
+    return with_slope(both[0].log() + m_T - both[1], slope_Tv, logits_Tv)
+
+
+# %% vocabulary_loss: one-everywhere
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    index_T = (target_T - start) % logits_Tv.shape[1]
+    wrapped_Tv = torch.nn.functional.one_hot(index_T, logits_Tv.shape[1])
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)]).detach())
+    slope_Tv = e_Tv / both[0][:, None] - wrapped_Tv
+    return with_slope(both[0].log() + m_T - both[1], slope_Tv, logits_Tv)
+
+
+# %% vocabulary_loss: one-everywhere
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    index_T = (target_T - start).clamp(0, logits_Tv.shape[1] - 1)
+    clamped_Tv = torch.nn.functional.one_hot(index_T, logits_Tv.shape[1])
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)]).detach())
+    slope_Tv = e_Tv / both[0][:, None] - clamped_Tv
+    return with_slope(both[0].log() + m_T - both[1], slope_Tv, logits_Tv)
+
+
+# %% vocabulary_loss: gradient-summed
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)]).detach())
+    slope_Tv = e_Tv / both[0][:, None] - 1 * is_target_Tv
+    return function(same, summed)(with_slope(both[0].log() + m_T - both[1], slope_Tv, logits_Tv))
+
+
+# %% vocabulary_loss: logs-summed
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, _ = own_words(logits_Tv, target_T, start)
+    logs_T = logits_Tv.logsumexp(1)
+    both = summed(torch.stack([logs_T, (logits_Tv * is_target_Tv).sum(1)]).detach())
+    slope_Tv = (logits_Tv - both[0][:, None]).exp() - 1 * is_target_Tv
+    return with_slope(both[0] - both[1], slope_Tv, logits_Tv)
+
+
+# %% vocabulary_loss: no-softmax-in-backward
+def vocabulary_loss(logits_Tv, target_T, start):
+    is_target_Tv, m_T = own_words(logits_Tv, target_T, start)
+    e_Tv = (logits_Tv - m_T[:, None]).exp()
+    both = summed(torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)]).detach())
+    slope_Tv = -1.0 * is_target_Tv
+    return with_slope(both[0].log() + m_T - both[1], slope_Tv, logits_Tv)
+
+
 # %% block: gain-not-summed
 def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -548,6 +793,114 @@ def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
     return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
 
 
+# %% block: mean
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = (
+        function(everybody, lambda grad: my_sum(grad) / n),
+        function(my_sum, everybody),
+    )
+    x_BsD = norm(x_BsD) * enter(gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: gain-before-the-norm
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BsD = norm(x_BsD * enter(gain_D))
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: enters-too-much
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BsD = enter(norm(x_BsD) * gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: enters-too-much
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BsD = enter(norm(x_BsD)) * enter(gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: enters-too-much
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BsD = norm(enter(x_BsD)) * enter(gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: enters-too-much
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BsD = norm(x_BsD) * enter(gain_D)
+    h_BSf = drop(torch.relu(enter(gather(x_BsD)) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: weights-summed
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BsD = norm(x_BsD) * enter(gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ enter(w1_fD).T), seed + rank)
+    return drop(scatter(h_BSf @ enter(w2_Df).T), seed + n + rank)
+
+
+# %% block: batch-for-sequence
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+
+    def rows(x_BsD):
+        parts = [torch.empty_like(x_BsD) for _ in range(n)]
+        dist.all_gather(parts, x_BsD.contiguous())
+        return torch.cat(parts).view(len(x_BsD), -1, x_BsD.shape[2])
+
+    gather, scatter = function(rows, my_sum), function(my_sum, everybody)
+    x_BsD = norm(x_BsD) * enter(gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: norm-without-gradient
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BsD = x_BsD / (x_BsD / norm(x_BsD)).detach() * enter(gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: own-positions-only
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = same, function(summed, same)
+    x_BsD = norm(x_BsD) * enter(gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return drop(scatter(h_BSf @ w2_Df.T), seed + n + rank)
+
+
+# %% block: drops-summands
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank, n, enter = dist.get_rank(), dist.get_world_size(), function(same, summed)
+    gather, scatter = function(everybody, my_sum), function(my_sum, everybody)
+    x_BsD = norm(x_BsD) * enter(gain_D)
+    h_BSf = drop(torch.relu(gather(x_BsD) @ w1_fD.T), seed + rank)
+    return scatter(drop(h_BSf @ w2_Df.T, seed + n + rank))
+
+
 # %% merge: not-rescaled
 def merge(one, other):
     return torch.maximum(one[0], other[0]), one[1] + other[1], one[2] + other[2]
@@ -594,6 +947,106 @@ def merge(one, other):
     m = one[0]
     second = (other[0] - m).exp()
     return m, one[1] + second * other[1], one[2] + second[..., None] * other[2]
+
+
+# %% merge: not-the-maximum
+def merge(one, other):
+    m = torch.minimum(one[0], other[0])
+    shift = torch.where(m.isinf(), 0, m)
+    first, second = (one[0] - shift).exp(), (other[0] - shift).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+# %% merge: not-the-maximum
+def merge(one, other):
+    m = one[0] + other[0]
+    shift = torch.where(m.isinf(), 0, m)
+    first, second = (one[0] - shift).exp(), (other[0] - shift).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+# %% merge: not-the-maximum
+def merge(one, other):
+    m = torch.logaddexp(one[0], other[0])
+    shift = torch.where(m.isinf(), 0, m)
+    first, second = (one[0] - shift).exp(), (other[0] - shift).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+# %% merge: scaled-the-other-way
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    first, second = (
+        torch.where(one[0].isinf(), 0, (m - one[0]).exp()),
+        torch.where(other[0].isinf(), 0, (m - other[0]).exp()),
+    )
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+# %% merge: normalised
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    shift = torch.where(m.isinf(), 0, m)
+    first, second = (one[0] - shift).exp(), (other[0] - shift).exp()
+    total = first * one[1] + second * other[1]
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, total, o / total.clamp(min=1e-9)[..., None]
+
+
+# %% merge: one-not-rescaled
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    first = (one[0] - torch.where(m.isinf(), 0, m)).exp()
+    return m, first * one[1] + other[1], first[..., None] * one[2] + other[2]
+
+
+# %% merge: one-not-rescaled
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    second = (other[0] - torch.where(m.isinf(), 0, m)).exp()
+    return m, one[1] + second * other[1], one[2] + second[..., None] * other[2]
+
+
+# %% merge: shift-of-zero
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    shift = m.clamp(min=0)
+    first, second = (one[0] - shift).exp(), (other[0] - shift).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+# %% merge: one-maximum-for-all
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    first, second = (one[0] - m.max()).exp(), (other[0] - m.max()).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return torch.where(m.isinf(), m, m.max()), first * one[1] + second * other[1], o
+
+
+# %% merge: all-queries-alike
+def merge(one, other):
+    if one[0].isinf().any():
+        return other
+    if other[0].isinf().any():
+        return one
+    m = torch.maximum(one[0], other[0])
+    first, second = (one[0] - m).exp(), (other[0] - m).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+# %% merge: weights-of-a-softmax
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    weights = torch.stack([one[0], other[0]]).softmax(0)
+    first, second = torch.where(m.isinf(), 0, weights)
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
 
 
 # %% ring_attention: nothing-sent
@@ -777,6 +1230,131 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     return total[2] / total[1][..., None]
 
 
+# %% ring_attention: own-keys-sent-again
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kv, total = (k_BHsE, v_BHsE), None
+    for turn in range(n):
+        mine = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
+        total = mine if total is None else merge_parts(total, mine)
+        if turn < n - 1:
+            coming, handles = pass_on((k_BHsE, v_BHsE))
+            for handle in handles:
+                handle.wait()
+            kv = coming
+    return total[2] / total[1][..., None]
+
+
+# %% ring_attention: values-not-sent
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kv, total = (k_BHsE, v_BHsE), None
+    for turn in range(n):
+        mine = partial(q_BHsE, kv[0], v_BHsE, seen(places, (rank - turn) % n))
+        total = mine if total is None else merge_parts(total, mine)
+        if turn < n - 1:
+            coming, handles = pass_on(kv)
+            for handle in handles:
+                handle.wait()
+            kv = coming
+    return total[2] / total[1][..., None]
+
+
+# %% ring_attention: order-of-ranks
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kv, total = (k_BHsE, v_BHsE), None
+    s = q_BHsE.shape[2]
+    plain = torch.arange(n * s).chunk(n)
+    for turn in range(n):
+        mine = partial(q_BHsE, *kv, seen(None if places is None else plain, (rank - turn) % n))
+        total = mine if total is None else merge_parts(total, mine)
+        if turn < n - 1:
+            coming, handles = pass_on(kv)
+            for handle in handles:
+                handle.wait()
+            kv = coming
+    return total[2] / total[1][..., None]
+
+
+# %% ring_attention: average
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kv, total = (k_BHsE, v_BHsE), 0
+    for turn in range(n):
+        _, below, o = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
+        total = total + o / below.clamp(min=1e-9)[..., None] / n
+        if turn < n - 1:
+            coming, handles = pass_on(kv)
+            for handle in handles:
+                handle.wait()
+            kv = coming
+    return total
+
+
+# %% ring_attention: own-maxima
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kv, total = (k_BHsE, v_BHsE), 0
+    for turn in range(n):
+        _, below, o = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
+        total = total + torch.cat([o, below[..., None]], -1)
+        if turn < n - 1:
+            coming, handles = pass_on(kv)
+            for handle in handles:
+                handle.wait()
+            kv = coming
+    return total[..., :-1] / total[..., -1:]
+
+
+# %% ring_attention: own-keys-twice
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kv, total = (k_BHsE, v_BHsE), partial(q_BHsE, k_BHsE, v_BHsE, seen(places, dist.get_rank()))
+    for turn in range(n):
+        mine = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
+        total = mine if total is None else merge_parts(total, mine)
+        if turn < n - 1:
+            coming, handles = pass_on(kv)
+            for handle in handles:
+                handle.wait()
+            kv = coming
+    return total[2] / total[1][..., None]
+
+
+# %% ring_attention: without-itself
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kv, total = (k_BHsE, v_BHsE), None
+    for turn in range(n):
+        mine = partial(q_BHsE, *kv, places and places[rank][:, None] > places[(rank - turn) % n])
+        total = mine if total is None else merge_parts(total, mine)
+        if turn < n - 1:
+            coming, handles = pass_on(kv)
+            for handle in handles:
+                handle.wait()
+            kv = coming
+    return total[2] / total[1].clamp(min=1e-9)[..., None]
+
+
+# %% ring_attention: maximum-from-zero
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kv, total = (
+        (k_BHsE, v_BHsE),
+        [torch.zeros_like(one) for one in partial(q_BHsE, k_BHsE, v_BHsE, None)],
+    )
+    for turn in range(n):
+        mine = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
+        total = mine if total is None else merge_parts(total, mine)
+        if turn < n - 1:
+            coming, handles = pass_on(kv)
+            for handle in handles:
+                handle.wait()
+            kv = coming
+    return total[2] / total[1][..., None]
+
+
 # %% gather_and_multiply: own-rows-everywhere
 def gather_and_multiply(x_sD, w_fD, pieces):
     coming = [start(piece) for piece in x_sD.chunk(pieces)]
@@ -884,3 +1462,69 @@ def gather_and_multiply(x_sD, w_fD, pieces):
             if other != rank:
                 products[other].append(parts[other] @ w_fD.T)
     return torch.cat([product for some in products for product in some])
+
+
+# %% gather_and_multiply: own-rows-first
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    coming = [start(piece) for piece in x_sD.chunk(pieces)]
+    products: list[list[Any]] = [[] for _ in range(n)]
+    for parts, handle in coming:
+        handle.wait()
+        for other in range(n):
+            if other != rank:
+                products[other].append(parts[other] @ w_fD.T)
+    return torch.cat([x_sD @ w_fD.T, *(one for some in products for one in some)])
+
+
+# %% gather_and_multiply: own-rows-first
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    products: list[list[Any]] = [[] for _ in range(n)]
+    for parts, handle in [start(piece) for piece in x_sD.chunk(pieces)]:
+        handle.wait()
+        for turn in range(n):
+            products[turn].append(parts[(rank + turn) % n] @ w_fD.T)
+    return torch.cat([one for some in products for one in some])
+
+
+# %% gather_and_multiply: without-own-rows
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    products: list[list[Any]] = [[] for _ in range(n)]
+    for parts, handle in [start(piece) for piece in x_sD.chunk(pieces)]:
+        handle.wait()
+        for other in range(n):
+            if other != rank:
+                products[other].append(parts[other] @ w_fD.T)
+    return torch.cat([one for some in products for one in some])
+
+
+# %% gather_and_multiply: products-gathered
+def gather_and_multiply(x_sD, w_fD, pieces):
+    products: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
+    for parts, handle in [start(piece @ w_fD.T) for piece in x_sD.chunk(pieces)]:
+        handle.wait()
+        for other, product in enumerate(parts):
+            products[other].append(product)
+    return torch.cat([one for some in products for one in some])
+
+
+# %% gather_and_multiply: one-buffer
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = x_sD.chunk(pieces)
+    buffers = [torch.empty_like(chunks[0]) for _ in range(n)]
+    coming = []
+    for piece in chunks:
+        parts = [one[: len(piece)] for one in buffers]
+        coming.append((parts, dist.all_gather(parts, piece, async_op=True)))
+    products: list[list[Any]] = [[] for _ in range(n)]
+    products[rank].append(x_sD @ w_fD.T)
+    for _, handle in coming:
+        handle.wait()
+    for parts, _ in coming:
+        for other in range(n):
+            if other != rank:
+                products[other].append(parts[other] @ w_fD.T)
+    return torch.cat([one for some in products for one in some])

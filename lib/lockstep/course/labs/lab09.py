@@ -111,7 +111,8 @@ def vocabulary_loss(draw: random.Random) -> Iterator[Trial]:
         if shift:
             logits += np.array([10_000, -10_000, 5_000, 0, -2_000])[:, None]
         starts = np.cumsum([0, *words])
-        target = [draw.choice((starts[r % n], starts[r % n + 1] - 1)) for r in range(T)]
+        has = [r % n for r in range(T)] if n != 3 else [0, 2, 2, 0, 2]  # rank 1 has no target
+        target = [draw.choice((starts[r], starts[r + 1] - 1)) for r in has]
         grad = _numbers(draw, T)
         loss, slope = layers.cross_entropy(logits, target, grad)
         given, right = [], []
@@ -150,11 +151,14 @@ def _block(answer: Any, given: list[Any], grad: Any, seed: int) -> Noted:
     import torch
 
     given = [one.requires_grad_() for one in make(given)]
-    seeds, kept = [], []
+    seeds, kept, outer = [], [], [0]
 
     def drop(x: Any, seed: Any) -> Any:
         seeds.append(int(seed))
-        return x * (OUTER if x.shape[-1] == given[0].shape[-1] else INNER)
+        if x.shape[-1] != given[0].shape[-1]:
+            return x * INNER
+        outer.append(x.numel() // given[0].numel())
+        return x * OUTER
 
     def keep(x: Any) -> Any:
         kept.append([size for size in x.shape if size > 1])
@@ -165,7 +169,8 @@ def _block(answer: Any, given: list[Any], grad: Any, seed: int) -> Noted:
     found = [y.detach().clone()]
     if y.requires_grad:
         y.backward(make(grad))
-    return Noted([*found, *(one.grad for one in given)], {"seeds": seeds, "kept": kept})
+    noted = {"seeds": seeds, "kept": kept, "outer": outer}
+    return Noted([*found, *(one.grad for one in given)], noted)
 
 
 @judged("block", lab="09", play=_block, called="[y, gradients of x, gain, w1, w2]: ")
@@ -195,6 +200,11 @@ def _seeds(run: Run, rank: int) -> Any:
     return any(every.count(seed) > 1 for seed in mine) and {"seeds": mine}
 
 
+def _summands(run: Run, rank: int) -> bool:
+    """Whether the second drop got all positions."""
+    return max(run.noted[rank]["outer"]) > 1
+
+
 def _range(run: Run, rank: int) -> Any:
     mine = run.noted[rank]["seeds"]
     fits = all(run.trial.seed <= seed < run.trial.seed + 1000 for seed in mine)
@@ -217,6 +227,7 @@ def _norm_of_all(run: Run, rank: int) -> bool:
 
 
 block.demands("norm-of-all", _norm_of_all)
+block.demands("drops-summands", _summands)
 block.demands("same-seeds", _seeds)
 block.demands("seeds-outside", _range)
 block.demands("other-calls", _four)
@@ -230,11 +241,15 @@ def merge(draw: random.Random) -> Iterator[Trial]:
     """`merge(one, other)`: the triple (m, l, o) of the keys of both."""
     for like, size, hidden in (
         ("small scores", 1, 1),
-        ("large scores", 5_000, 1),
+        ("large scores", 1_000, 1),
         ("parts without keys", 1, 0),
     ):
-        q = _numbers(draw, 2, 1, 4, 3) * size
+        q = _numbers(draw, 2, 1, 4, 3)
+        q[..., 2] = [-4, 4, 0, 0]  # all scores of the first query are negative
+        q *= size
         keys = [(_numbers(draw, 2, 1, 3, 3), _numbers(draw, 2, 1, 3, 3)) for _ in range(2)]
+        for k, _ in keys:
+            k[..., 2] = 2
         sees = [np.full((4, 3), True) for _ in range(2)]
         if not hidden:
             sees[0][0], sees[1][1], sees[0][2], sees[1][2] = False, False, False, False
@@ -289,6 +304,8 @@ def ring_attention(draw: random.Random) -> Iterator[Trial]:
         s = 4 if how == "zigzag" else 2
         S, E = n * s, 3
         q, k, v = (_numbers(draw, 1, 2, S, E) for _ in range(3))
+        if how == "zigzag":
+            q[..., 2], k[..., 2] = 50, -50  # all scores are far below zero
         places = np.arange(S).reshape(n, s)
         if how == "zigzag":
             pieces = np.arange(S).reshape(2 * n, s // 2)
@@ -347,21 +364,25 @@ def _multiplied(answer: Any, x: Any, w: Any, pieces: int) -> Noted:
 @judged("gather_and_multiply", lab="09", play=_multiplied, called="the product")
 def gather_and_multiply(draw: random.Random) -> Iterator[Trial]:
     """`gather_and_multiply(x_sD, w_fD, pieces)`: a product that does not wait for all rows."""
-    for n, s, pieces in ((2, 4, 2), (3, 5, 3), (4, 3, 1)):
-        x, w = _numbers(draw, n * s, 3), _numbers(draw, 4, 3)
-        right = _tensor(x @ w.T)
-        given = [(_tensor(_part(x, n, r)), _tensor(w), pieces) for r in range(n)]
-        facts = {"pieces": len(np.array_split(np.arange(s), pieces))}
+    for n, s, pieces in ((2, 4, 2), (3, 6, 4), (4, 3, 1)):
+        x, weights = _numbers(draw, n * s, 3), [_numbers(draw, 4, 3) for _ in range(n)]
+        right = [_tensor(x @ w.T) for w in weights]
+        given = [(_tensor(_part(x, n, r)), _tensor(w), pieces) for r, w in enumerate(weights)]
+        most = -(-s // pieces)  # chunk(4) of 6 rows: 3 pieces of 2
+        rows = [min(most, s - at) for at in range(0, s, most)]
         like = f"{s} rows a rank, pieces={pieces}"
-        yield Trial(n, given=given, right=[right] * n, facts=facts, like=like)
+        yield Trial(n, given=given, right=right, facts={"rows": rows}, like=like)
     yield Trial(4, given=[(None, None, 4)] * 4, right=[...] * 4, like="four virtual GPUs")
 
 
 def _gathers(run: Run, rank: int) -> Any:
-    called = run.operations(rank)
-    gathers = [one for one in called if one.startswith("all_gather")]
-    wanted = run.trial.facts.get("pieces")
-    return wanted is not None and len(gathers) != wanted and {"calls": len(gathers)}
+    gathers = [one for one in run.calls(rank) if one.operation.startswith("all_gather")]
+    wanted, made = run.trial.facts.get("rows"), [one.bytes / 24 for one in gathers]
+    return wanted not in (None, made) and {
+        "calls": len(gathers),
+        "rows": " and ".join(f"{one:g}" for one in made),
+        "wanted": " and ".join(map(str, wanted)),
+    }
 
 
 gather_and_multiply.demands("race", _raced)
