@@ -1233,7 +1233,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: own-keys-sent-again
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = (k_BHsE, v_BHsE), None
+    kv: Any = k_BHsE, v_BHsE
+    total: Any = None
     for turn in range(n):
         mine = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
         total = mine if total is None else merge_parts(total, mine)
@@ -1248,7 +1249,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: values-not-sent
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = (k_BHsE, v_BHsE), None
+    kv: Any = k_BHsE, v_BHsE
+    total: Any = None
     for turn in range(n):
         mine = partial(q_BHsE, kv[0], v_BHsE, seen(places, (rank - turn) % n))
         total = mine if total is None else merge_parts(total, mine)
@@ -1263,7 +1265,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: order-of-ranks
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = (k_BHsE, v_BHsE), None
+    kv: Any = k_BHsE, v_BHsE
+    total: Any = None
     s = q_BHsE.shape[2]
     plain = torch.arange(n * s).chunk(n)
     for turn in range(n):
@@ -1280,7 +1283,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: average
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = (k_BHsE, v_BHsE), 0
+    kv: Any = k_BHsE, v_BHsE
+    total: Any = 0
     for turn in range(n):
         _, below, o = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
         total = total + o / below.clamp(min=1e-9)[..., None] / n
@@ -1295,7 +1299,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: own-maxima
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = (k_BHsE, v_BHsE), 0
+    kv: Any = k_BHsE, v_BHsE
+    total: Any = 0
     for turn in range(n):
         _, below, o = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
         total = total + torch.cat([o, below[..., None]], -1)
@@ -1310,7 +1315,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: own-keys-twice
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = (k_BHsE, v_BHsE), partial(q_BHsE, k_BHsE, v_BHsE, seen(places, dist.get_rank()))
+    kv: Any = k_BHsE, v_BHsE
+    total: Any = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, dist.get_rank()))
     for turn in range(n):
         mine = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
         total = mine if total is None else merge_parts(total, mine)
@@ -1325,7 +1331,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: without-itself
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = (k_BHsE, v_BHsE), None
+    kv: Any = k_BHsE, v_BHsE
+    total: Any = None
     for turn in range(n):
         mine = partial(q_BHsE, *kv, places and places[rank][:, None] > places[(rank - turn) % n])
         total = mine if total is None else merge_parts(total, mine)
@@ -1340,10 +1347,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 # %% ring_attention: maximum-from-zero
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
-    kv, total = (
-        (k_BHsE, v_BHsE),
-        [torch.zeros_like(one) for one in partial(q_BHsE, k_BHsE, v_BHsE, None)],
-    )
+    kv: Any = k_BHsE, v_BHsE
+    total: Any = ([torch.zeros_like(one) for one in partial(q_BHsE, k_BHsE, v_BHsE, None)],)
     for turn in range(n):
         mine = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
         total = mine if total is None else merge_parts(total, mine)
