@@ -1348,7 +1348,7 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
 def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     rank, n = dist.get_rank(), dist.get_world_size()
     kv: Any = k_BHsE, v_BHsE
-    total: Any = ([torch.zeros_like(one) for one in partial(q_BHsE, k_BHsE, v_BHsE, None)],)
+    total: Any = [torch.zeros_like(one) for one in partial(q_BHsE, k_BHsE, v_BHsE, None)]
     for turn in range(n):
         mine = partial(q_BHsE, *kv, seen(places, (rank - turn) % n))
         total = mine if total is None else merge_parts(total, mine)

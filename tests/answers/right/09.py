@@ -197,6 +197,7 @@ def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
 
 
 # %% mlp: modules-and-setup-context
+# Not judged so yet.
 class Enter(torch.autograd.Function):
     @staticmethod
     def forward(x):
@@ -858,12 +859,12 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     for turn in range(n):
         if turn < n - 1:
             nxt = torch.empty_like(both)
-            sending = dist.isend(both, (rank + 1) % n)
-            receiving = dist.irecv(nxt, (rank - 1) % n)
+            ops = dist.P2POp(dist.isend, both, (rank + 1) % n), dist.P2POp(dist.irecv, nxt, (rank - 1) % n)
+            works = dist.batch_isend_irecv(list(ops))
         triples.append(partial(q_BHsE, both[0], both[1], seen(places, (rank + n - turn) % n)))
         if turn < n - 1:
-            sending.wait()
-            receiving.wait()
+            for work in works:
+                work.wait()
             both = nxt
     m, l, o = functools.reduce(merge, triples)
     return o / l[..., None]
@@ -915,7 +916,8 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
         if turn != n - 1:
             k2, v2 = torch.empty_like(k), torch.empty_like(v)
             to, of = (rank + 1) % n, (rank - 1) % n
-            works = [dist.isend(k, to), dist.isend(v, to), dist.irecv(k2, of), dist.irecv(v2, of)]
+            ops = [(dist.isend, k, to), (dist.isend, v, to), (dist.irecv, k2, of), (dist.irecv, v2, of)]
+            works = dist.batch_isend_irecv([dist.P2POp(*op) for op in ops])
         scores = torch.einsum("bhqe,bhke->bhqk", q_BHsE, k) / math.sqrt(E)
         if places is not None:
             hidden = places[(rank - turn) % n][None, :] > places[rank][:, None]

@@ -1871,6 +1871,27 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     return total[2] / total[1][..., None]
 
 
+# %% ring_attention: sends-outside-a-batch
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    both = torch.stack([k_BHsE, v_BHsE])
+    triples = []
+    for turn in range(n):
+        if turn < n - 1:
+            nxt = torch.empty_like(both)
+            sending = dist.isend(both, (rank + 1) % n)
+            receiving = dist.irecv(nxt, (rank - 1) % n)
+        triples.append(partial(q_BHsE, both[0], both[1], seen(places, (rank + n - turn) % n)))
+        if turn < n - 1:
+            sending.wait()
+            receiving.wait()
+            both = nxt
+    m, l, o = triples[0]
+    for triple in triples[1:]:
+        m, l, o = merge((m, l, o), triple)
+    return o / l[..., None]
+
+
 # %% gather_and_multiply: waits-for-everything-first
 def gather_and_multiply(x_sD, w_fD, pieces):
     n = dist.get_world_size()
