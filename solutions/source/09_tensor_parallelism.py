@@ -1525,7 +1525,7 @@ lockstep.compare(predicted=prediction, measured=kilobytes_sent(jobs["ring"]))
 # %% [markdown] id="loss-parallel-text"
 # ## PyTorch's loss on cut logits
 #
-# About 5 minutes; a CPU is enough. Inside of `loss_parallel()`, `cross_entropy` takes logits that are a DTensor cut by
+# About 10 minutes; a CPU is enough. Inside of `loss_parallel()`, `cross_entropy` takes logits that are a DTensor cut by
 # vocabulary, and the backward pass, too, has to run inside.
 #
 # **Predict:** for 64 tokens in float64, how many bytes does it pass to its calls, forward and backward together? (Yours
@@ -1571,19 +1571,43 @@ def loss_by(whose):
 
 
 # %% id="loss-parallel-run"
-rows, passed = [], {}
+rows, passed, seen = [], {}, {}
 for whose in ("loss_parallel", "yours"):
     job = lockstep.torchrun(loss_by, whose, **on_ranks)
     names = [call.operation for call in job.calls[0]]
     first = names.index("barrier")
     calls = job.calls[0][first + 1 : names.index("barrier", first + 1)]
     passed[whose] = sum(call.bytes for call in calls)
-    right = "yes" if all(all(one) for one in job.results) else "no"
-    rows.append([whose, right, len(calls), f"{passed[whose]:,}"])
+    right = all(all(one) for one in job.results)
+    seen[whose] = right, max(call.bytes for call in calls)
+    said = "yes" if right else "no"
+    rows.append([whose, said, len(calls), f"{passed[whose]:,}"])
 columns = ["whose", "loss and gradient are right", "calls", "bytes"]
 title = "A forward and a backward pass of the loss, 64 tokens"
 display(lockstep.table(title, columns, rows, stamp=lockstep.live(job)))
 lockstep.compare(predicted=prediction, measured=passed["loss_parallel"])
+
+# %% [markdown] id="gathers-text"
+# ### Claim: "a loss on cut logits gathers none of them"
+#
+# PyTorch's [docstring](https://pytorch.org/docs/stable/_modules/torch/distributed/tensor/parallel/loss.html) calls the loss on
+# logits that are cut by class an efficient one. The cell looks at the largest call of each way. **Guess:** is each smaller
+# than a rank's own logits, and the loss right?
+
+# %% id="gathers-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="gathers-claim"
+logits = 64 * 300 * 8  # bytes of a rank
+ok = [right and most < logits for right, most in seen.values()]
+said = [f"{whose} {most} B" for whose, (_, most) in seen.items()]
+lockstep.claim(
+    "A loss on cut logits gathers none of them.",
+    guess=guess,
+    verdict="holds" if all(ok) else "does not hold",
+    because=f"a rank's logits: {logits:,} B; largest call: {', '.join(said)}",
+    stamp=lockstep.live(job),
+)
 
 # %% [markdown] id="loss-parallel-explained"
 # It is the same: maximum, sum, and the target's logit. You send the last two in one call, PyTorch, which puts them
