@@ -1400,7 +1400,7 @@ lockstep.claim(
 # %% [markdown] id="backward-text"
 # ## The way back through attention
 #
-# About 10 minutes; a CPU is enough.
+# About 15 minutes; a CPU is enough.
 #
 # The backward pass of attention needs no softmax of its own: with *o* and, for each query, *L* = log Σ exp(score), all
 # probabilities can be computed again, exp(score − *L*). In the ring, a rank's keys get gradients from the queries of
@@ -1835,7 +1835,7 @@ lockstep.interactive.layer(product, links, measured=known, stamp=stamps)
 # %% [markdown] id="more-text"
 # ## More ranks, a faster step?
 #
-# About 5 minutes; the time of GPUs is a virtual GPU's where there are none.
+# About 10 minutes; the time of GPUs is a virtual GPU's where there are none.
 #
 # ### Claim: "more ranks make a step faster"
 #
