@@ -1367,6 +1367,10 @@ title = "A ring of two ranks, 16 heads of width 128"
 display(lockstep.table(title, columns, rows, stamp=stamp))
 rings[4096].compare(prediction, rings[4096].hidden()[0], "µs")
 
+# %% id="hides-timeline"
+title = "4,096 positions on each of two ranks"
+lockstep.Timeline(rings[4096].trace, title=title)
+
 # %% [markdown] id="hides-claim-text"
 # ### Claim: "ring attention hides all communication"
 #

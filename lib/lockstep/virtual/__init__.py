@@ -45,8 +45,9 @@ has, and that stream waits for its end.
 Graphs and collectives
 ----------------------
 A captured graph runs nothing until it is replayed, then at the addresses of its capture, for one
-launch (`graphs`). Collectives travel for real between the ranks, whose clocks agree on when they
-end; streams and `Work.wait` are used as ProcessGroupNCCL uses them (`collectives`).
+launch (`graphs`). Collectives and messages travel for real between the ranks, whose clocks agree on
+when they end; streams, `Work.wait` and batches of messages are as ProcessGroupNCCL's
+(`collectives`).
 
 Whose time it is
 ----------------
