@@ -1319,7 +1319,7 @@ lockstep.claim(
 # %% [markdown] id="hides-text"
 # ## A ring behind its products
 #
-# About 10 minutes; the time of GPUs is a virtual GPU's where there are none.
+# About 15 minutes; the time of GPUs is a virtual GPU's where there are none.
 #
 # In each round a rank has two products, of its queries with the keys and values that it has, while `batch_isend_irecv`
 # sends these on. A message takes an H200 about 10.4 µs, and its bytes travel at 320 GB/s.
