@@ -147,3 +147,21 @@ def test_the_magic_records_keeps_and_draws():
         assert "already holds traces" in again.error
     finally:
         kernel.close()
+
+
+def swap():
+    """Give memory to a model that was sharded without any, as programs with FSDP2 do."""
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        model = torch.nn.Linear(8, 8)
+    fully_shard(model)
+    model.to_empty(device="cpu")
+
+
+def test_what_only_the_profiler_makes_impossible_is_said():
+    assert torchrun(swap, **RANKS).ok
+    job = torchrun(swap, trace=True, may_fail=True, **RANKS)
+    assert not job.ok, "PyTorch swaps them by now: the note in worker/profiling.py can go"
+    assert "without --trace (or trace=) the same program can" in job.report

@@ -36,6 +36,14 @@ def profiled(folder: str | None, rank: int) -> Iterator[None]:
         yield
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # what the GPU still does belongs to the job
+    except RuntimeError as error:
+        if "Couldn't swap" in str(error):
+            error.add_note(
+                "torch.profiler refers to tensors whose shapes it records, and PyTorch swaps none "
+                "of these; without --trace (or trace=) the same program can. Profile it in the "
+                "program itself, from after this call on."
+            )
+        raise
     finally:
         profiler.stop()
     profiler.export_chrome_trace(str(Path(folder) / f"rank{rank}.json.gz"))
