@@ -1507,13 +1507,50 @@ lockstep.claim(
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because=f"{own:,} B of {every:,} B are outside of buckets without it, "
     f"{with_view:,} B with it; peak of a step with {gradients / 1e6:.0f} MB of "
-    f"gradients: {without / 1e6:,.0f} MB and {with_it / 1e6:,.0f} MB",
+    f"gradients: {without / 1e6:,.0f} MB and {with_it / 1e6:,.0f} MB, "
+    f"without DDP {peak['no communication'] / 1e6:,.0f} MB",
     stamp=[lockstep.live(jobs[1]), recorded.stamp],
 )
 
 # %% [markdown] id="view-explained"
 # After a step there is one copy of the gradients less. The recorded step begins with `zero_grad()`, which sets `.grad` to
-# `None`; its peak is the same with and without the option.
+# `None`. Its peak is at the start of the backward pass, when there are no gradients yet, but all activations and the
+# buckets: the option changes nothing there, and DDP takes as much more as all gradients.
+
+# %% [markdown] id="host-text"
+# ## When the GPU waits for the host
+#
+# About 10 minutes; a CPU is enough. One H200 was timed, with one rank: nothing is sent, and what is left is what DDP and
+# FSDP2 themselves take. The step has 24 layers of 4096 × 4096. Its kernels keep the GPU busy for 13 ms, and the host
+# launches them in 4 ms, without waiting ([lab 04](04_streams_and_overlap.ipynb)).
+#
+# `fully_shard` runs Python before and after the forward and the backward of each block: about 1.2 ms for each block.
+#
+# **Predict:** how many ms does a step take if each of the 24 layers is a block?
+
+# %% id="host-prediction" tags=["prediction"]
+# your number, in ms
+prediction = max(13, 4 + 24 * 1.2)
+
+# %% id="host"
+recorded = lockstep.recorded("data-parallel/h200-x1.json")
+shown = "no communication", "DDP", "FSDP2, one root", "FSDP2, block by block"
+rows, took = [], {}
+for step in recorded.content["steps"]:
+    if step["how"] in shown:
+        took[step["how"]] = 1e3 * step["seconds"]
+        times = 1e3 * step["host_seconds"], 1e3 * step["seconds"]
+        rows.append([step["how"], *(f"{time:.1f}" for time in times)])
+columns = ["step", "host launches, ms", "until all is done, ms"]
+stamp, title = recorded.stamp, "A step of 24 layers on one H200"
+display(lockstep.table(title, columns, rows, stamp=stamp))
+measured = took["FSDP2, block by block"]
+lockstep.compare(predicted=prediction, measured=measured, unit="ms")
+
+# %% [markdown] id="host-explained"
+# Host and GPU work side by side, and the slower one decides. Sharded as a whole, the model runs that Python only once, and
+# the GPU stays busy. Block by block it waits for the host most of the time. Larger blocks mend that, such as whole
+# transformer blocks: the Python stays the same, and the GPU has more to do.
 
 # %% [markdown] id="one-text"
 # ## ZeRO stage 1 by PyTorch
