@@ -143,6 +143,22 @@ def average_gradients(model, rows):
             p.grad /= dist.get_world_size()
 
 
+# %% average_gradients: one-rank-has-the-mean
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    for weight in filled(model):
+        weight.grad *= rows / total
+        dist.reduce(weight.grad, 0)
+
+
+# %% average_gradients: divided-by-own-rows
+def average_gradients(model, rows):
+    for weight in filled(model):
+        dist.all_reduce(weight.grad)
+        weight.grad /= max(1, rows)
+
+
 # %% buckets: order-of-parameters
 def buckets(sizes, cap, first_cap):
     found, bucket, size = [], [], 0
@@ -899,6 +915,44 @@ def sharded_linear(x, shard):
     return WrongPiece.apply(x, shard)
 
 
+# %% sharded_linear: own-gradient
+class OwnShare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ torch.cat(everybodys(shard)).T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        n, whole = dist.get_world_size(), torch.cat(everybodys(shard))
+        return grad @ whole, (grad.T @ x).chunk(n)[dist.get_rank()] / n
+
+
+def sharded_linear(x, shard):
+    return OwnShare.apply(x, shard)
+
+
+# %% sharded_linear: other-ranks-piece
+class Turned(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ torch.cat(everybodys(shard)).T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        pieces = list((grad.T @ x).chunk(dist.get_world_size()))
+        part = torch.empty_like(shard)
+        dist.reduce_scatter(part, pieces[1:] + pieces[:1])
+        return grad @ torch.cat(everybodys(shard)), part / len(pieces)
+
+
+def sharded_linear(x, shard):
+    return Turned.apply(x, shard)
+
+
 # %% top_k: no-residual
 def top_k(state, bucket):
     gradient, n = bucket.buffer(), dist.get_world_size()
@@ -1135,3 +1189,18 @@ def top_k(state, bucket):
     for v, p in zip(vs, ps, strict=True):
         out[p] += v / n
     return done(out)
+
+
+# %% top_k: none-of-a-small-bucket
+def top_k(state, bucket):
+    gradient, n = bucket.buffer().clone(), dist.get_world_size()
+    residual = state["residuals"].get(bucket.index())
+    if residual is not None and len(residual) == len(gradient):
+        gradient += residual
+    places = gradient.abs().topk(int(state["share"] * len(gradient))).indices
+    mean = torch.zeros_like(gradient)
+    for sent, where in zip(everybodys(gradient[places]), everybodys(places), strict=True):
+        mean[where] += sent / n
+    gradient[places] = 0
+    state["residuals"][bucket.index()] = gradient
+    return done(mean)
