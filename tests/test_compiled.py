@@ -498,3 +498,12 @@ def test_operations_of_torch_travel_by_any_name_that_a_function_uses(named):
     exec(f"known = {named}\ndef named():\n    return str(known)", own)
     job = torchrun(own["named"], nproc_per_node=1, init=False, show=False)
     assert job[0] == str(own["known"])
+
+
+def test_a_backward_that_can_be_differentiated_once_travels():
+    """PyTorch's decorator names a module of C++ that cannot be imported, torch._C._functions."""
+    own: dict[str, Any] = {"__name__": "__main__", "torch": torch}
+    once = "@torch.autograd.function.once_differentiable\n"
+    exec(f"{once}def doubled(ctx, grad):\n    return 2 * grad", own)
+    job = torchrun(own["doubled"], None, torch.ones(2), nproc_per_node=1, init=False, show=False)
+    assert job[0].tolist() == [2, 2]

@@ -69,8 +69,12 @@ class _Pickler(cloudpickle.Pickler):
                 self.globals_ref[id(obj.__globals__)] = self._mark
             return super().reducer_override(obj)
         kind: type = type(obj)
-        if issubclass(kind, types.ModuleType) and kind is not types.ModuleType:  # torch.ops is so
-            return _named, (str(obj.__name__),)
+        if issubclass(kind, types.ModuleType):
+            parent, _, own = str(obj.__name__).rpartition(".")
+            # torch.ops is not of that type, and torch._C._functions is no module of its own.
+            inside = getattr(sys.modules.get(parent), own, None) is obj
+            if kind is not types.ModuleType or (inside and obj.__name__ not in sys.modules):
+                return _named, (str(obj.__name__),)
         if isinstance(obj, type) and obj.__module__ == "pybind11_builtins":
             return _pybind11_type, (obj.__name__,)
         torch = sys.modules.get("torch")

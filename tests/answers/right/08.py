@@ -412,7 +412,6 @@ def sharded_linear(x, shard):
 
 
 # %% sharded_linear: two-functions
-# Not judged so yet.
 class GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, shard):

@@ -197,7 +197,6 @@ def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
 
 
 # %% mlp: modules-and-setup-context
-# Not judged so yet.
 class Enter(torch.autograd.Function):
     @staticmethod
     def forward(x):
