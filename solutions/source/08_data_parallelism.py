@@ -1520,7 +1520,7 @@ lockstep.claim(
 # %% [markdown] id="host-text"
 # ## When the GPU waits for the host
 #
-# About 10 minutes; a CPU is enough. One H200 was timed, with one rank: nothing is sent, and what is left is what DDP and
+# About 5 minutes; a CPU is enough. One H200 was timed, with one rank: nothing is sent, and what is left is what DDP and
 # FSDP2 themselves take. The step has 24 layers of 4096 × 4096. Its kernels keep the GPU busy for 13 ms, and the host
 # launches them in 4 ms, without waiting ([lab 04](04_streams_and_overlap.ipynb)).
 #
