@@ -43,10 +43,20 @@ def own_words(logits_Tv, target_T, start):
     return is_target_Tv, m_T
 
 
+class WithSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits_Tv, loss_T, slope_Tv):
+        ctx.save_for_backward(slope_Tv)
+        return loss_T.clone()
+
+    @staticmethod
+    def backward(ctx, grad_T):
+        return ctx.saved_tensors[0] * grad_T[:, None], None, None
+
+
 def with_slope(loss_T, slope_Tv, logits_Tv):
     """The loss, whose gradient in the logits is the slope."""
-    zeros_Tv = logits_Tv - logits_Tv.detach()
-    return loss_T.detach() + (slope_Tv.detach() * zeros_Tv).sum(1)
+    return WithSlope.apply(logits_Tv, loss_T.detach(), slope_Tv.detach())
 
 
 def everybody(x_BsD):
