@@ -1533,12 +1533,11 @@ def gather_and_multiply(x_sD, w_fD, pieces):
     coming = []
     for piece in chunks:
         parts = [one[: len(piece)] for one in buffers]
-        coming.append((parts, dist.all_gather(parts, piece, async_op=True)))
+        dist.all_gather(parts, piece)
+        coming.append(parts)
     products: list[list[Any]] = [[] for _ in range(n)]
     products[rank].append(x_sD @ w_fD.T)
-    for _, handle in coming:
-        handle.wait()
-    for parts, _ in coming:
+    for parts in coming:
         for other in range(n):
             if other != rank:
                 products[other].append(parts[other] @ w_fD.T)
