@@ -1,0 +1,133 @@
+"""Times of the drawn programs, or of the sweeps, on this machine's GPU, as a JSON file.
+
+    python tests/record_times.py fitted|kept|sweeps FILE [SECONDS]
+
+Of each program: seconds of a step between two events, from an idle device (the median of 15, and
+the quartiles), the host's seconds until the last launch, and of each kernel by PyTorch's profiler
+its name and nanoseconds (the median of 5 steps). No program begins after so many SECONDS; what
+failed is listed with its error.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from drawn_programs import FITTED, KEPT, Make, Step
+from operator_sweeps import SWEEPS
+from torch.profiler import ProfilerActivity, profile
+
+TIMES, PROFILED = 15, 5
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+def timed(step: Step) -> dict[str, float]:
+    cuda = torch.cuda
+    device, host = [], []
+    for _ in range(TIMES):
+        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+        cuda.synchronize()
+        began = time.perf_counter()
+        first.record()
+        step()
+        host.append(time.perf_counter() - began)
+        last.record()
+        cuda.synchronize()
+        device.append(first.elapsed_time(last) / 1e3)
+    lower, middle, upper = statistics.quantiles(device, n=4)
+    return {
+        "seconds": middle,
+        "lower_quartile": lower,
+        "upper_quartile": upper,
+        "host_seconds": statistics.median(host),
+    }
+
+
+def kernels(step: Step) -> list[tuple[str, int]]:
+    """The kernels of a step, in the order of their starts."""
+    rounds: list[list[tuple[int, str, int]]] = []
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(PROFILED):
+            step()
+        torch.cuda.synchronize()
+    found = []
+    for event in profiler.profiler.kineto_results.events():
+        if "CUDA" in str(event.device_type()):
+            found.append((event.start_ns(), event.name(), event.duration_ns()))
+    found.sort()
+    if len(found) % PROFILED:
+        return [(name, nanoseconds) for _, name, nanoseconds in found]
+    each = len(found) // PROFILED
+    rounds = [found[at : at + each] for at in range(0, len(found), each)] if each else []
+    return [
+        (some[0][1], round(statistics.median(one[2] for one in some)))
+        for some in zip(*rounds, strict=True)
+    ]
+
+
+def measured(make: Make) -> dict[str, Any]:
+    step = make(torch.cuda)
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    return {**timed(step), "kernels": kernels(step)}
+
+
+def main(which: str, file: str, limit: str = "300") -> None:
+    began, names = time.perf_counter(), {}
+    if which == "sweeps":
+        every = list(SWEEPS.items())
+        random.Random(5).shuffle(every)  # so that a limit leaves out a bit of everything
+    else:
+        half = FITTED if which == "fitted" else KEPT
+        every = [(name, program.make) for name, program in half.items()]
+    torch.manual_seed(0)
+    x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    for _ in range(200):
+        x @ x
+    measured(lambda cuda: lambda: x @ x)  # the profiler's first time is slow
+    del x
+    programs: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    for number, (name, make) in enumerate(every):
+        if time.perf_counter() - began > float(limit):
+            failed[name] = "no time was left"
+            continue
+        try:
+            row = measured(make)
+            row["kernels"] = [
+                (names.setdefault(kernel[:120], len(names)), nanoseconds)
+                for kernel, nanoseconds in row["kernels"]
+            ]
+            programs[name] = row
+        except Exception as error:  # noqa: BLE001
+            failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
+        make = None  # type: ignore[assignment]
+        if number % 10 == 9 or which != "sweeps":
+            gc.collect()
+            torch.cuda.empty_cache()
+    content = {
+        "machine": f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}",
+        "times": TIMES,
+        "took": time.perf_counter() - began,
+        "kernel_names": list(names),
+        "programs": programs,
+        "failed": failed,
+    }
+    Path(file).write_text(json.dumps(content), encoding="utf-8")
+    print(which, len(programs), "programs", f"{content['took']:.0f} s")
+    for name, why in failed.items():
+        if why != "no time was left":
+            print("  failed:", name, why)
+    print("  left out:", sum(why == "no time was left" for why in failed.values()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
