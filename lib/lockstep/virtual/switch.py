@@ -8,15 +8,18 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from . import collectives, cuda
+from . import collectives, cuda, fused
 from .model import H200, MACHINES, Machine
 from .simulator import Device, environment_rank
 from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, gpu
 
+_LIBRARY = torch.library.Library("aten", "IMPL")
+_PLAIN_ATTENTION = functional.scaled_dot_product_attention
 _ready = False
 
 
@@ -51,8 +54,18 @@ class _Names(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention:
+        if func is _PLAIN_ATTENTION:
             return _attention(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:  # no mode sees what that calls
+            functional.scaled_dot_product_attention = _attention
+            try:
+                return func(*args, **kwargs)
+            finally:
+                functional.scaled_dot_product_attention = _PLAIN_ATTENTION
+        if func is functional.rms_norm and isinstance(args[0], VirtualTensor):
+            return _rms_norm(*args, **kwargs)
+        if func is functional.dropout and isinstance(args[0], VirtualTensor):
+            return _dropout(*args, **kwargs)
         if func in (torch.tensor, torch.as_tensor) and _is_here(kwargs.get("device")):
             return _from_data(func, args, kwargs)
         if func is torch.Tensor.cuda:
@@ -87,14 +100,25 @@ def _attention(
     is_causal: bool = False, **more: Any,
 ) -> Any:  # fmt: skip
     """In one kernel, as on a GPU, where PyTorch's CPU has one."""
-    plain = torch.nn.functional.scaled_dot_product_attention
-    masked = attn_mask is not None
-    fused = isinstance(query, VirtualTensor) and query.dim() == 4 and not dropout_p
-    if not fused or masked or more.get("enable_gqa") or query.dtype is torch.float64:
-        return plain(query, key, value, attn_mask, dropout_p, is_causal, **more)
+    here = isinstance(query, VirtualTensor) and query.dim() == 4
+    masked = attn_mask is not None and (attn_mask.dtype is torch.bool or attn_mask.requires_grad)
+    if not here or masked or more.get("enable_gqa") or query.dtype is torch.float64:
+        return _PLAIN_ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, **more)
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, 0.0, is_causal, scale=more.get("scale")
+        query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=more.get("scale")
     )[0]
+
+
+def _rms_norm(
+    given: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None
+) -> Any:
+    return torch.ops.aten._fused_rms_norm(given, [*normalized_shape], weight, eps)[0]
+
+
+def _dropout(given: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    if inplace or not training or not 0 < p < 1 or given.numel() == 0:
+        return functional.dropout(given, p, training, inplace)
+    return torch.native_dropout(given, p, True)[0]
 
 
 def _is_cuda(device: Any) -> bool:
@@ -113,6 +137,8 @@ def _prepare() -> None:
 
     # Only so that there is such a name: to C++ the tensors are others (see VirtualTensor).
     _setup_privateuseone_for_python_backend(DEVICE_TYPE, _Backend(f"torch.{DEVICE_TYPE}"))
+    # `impl` itself refuses, as PyTorch has only a GPU take this for one operation.
+    _LIBRARY.m.impl("_fused_rms_norm", "Meta", fused.rms_norm_shapes)
     # Optimizers then take several tensors in one operation, as they do on a GPU.
     if VirtualTensor not in optimizer._foreach_supported_types:
         optimizer._foreach_supported_types.append(VirtualTensor)

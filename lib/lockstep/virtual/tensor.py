@@ -345,7 +345,7 @@ class Dispatch(TorchDispatchMode):
             device.inside_backward(one._memory, stream, False)
         for one in made:
             device.inside_backward(one._memory, stream, True)
-        work = Computation(op.func, call.args, call.kwargs, [one._inner for one in fresh], where)
+        work = Computation(op.compute, call.args, call.kwargs, [one._inner for one in fresh], where)
         if known is not None:
             work.results = list(zip(work.made, flat(known), strict=True))
         draw = self._draw(op, work) if op.is_random else None
@@ -427,7 +427,7 @@ class Dispatch(TorchDispatchMode):
         def draw() -> torch.Tensor:
             before = device.state
             with device.as_device(), generator_at(before) as drawing:
-                op.func(*_mapped(work.args, _likely), **_mapped(work.kwargs, _likely))
+                op.compute(*_mapped(work.args, _likely), **_mapped(work.kwargs, _likely))
             device.state = drawing.after
             return before
 
