@@ -23,6 +23,7 @@ _REDUCTIONS = ("sum", "mean", "amax", "amin", "argmax", "argmin", "norm", "linal
 SEVERAL = "_foreach_"  # how operations on many tensors begin
 _MOVES_ONLY = ("copy_", "clone", "_to_copy", "cat", "stack")
 _ACROSS = 1 << 16  # elements of which blocks make one, from where on they must meet
+UNKNOWN = " (time unknown: estimated from bytes)"  # how such operations are named
 _BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by its FLOP
 
 

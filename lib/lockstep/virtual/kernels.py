@@ -16,9 +16,10 @@ from .work import Computation
 
 
 class Owner(Protocol):
-    """The device that memory is of. playing: whether it computes now."""
+    """The device that memory is of. playing: whether it computes now. values: whether it does."""
 
     playing: bool
+    values: bool
 
     def release(self, memory: Memory) -> None: ...
 

@@ -19,6 +19,7 @@ from ..base.provenance import simulated
 from ..trace import Kind, Slice, Trace
 from .backward import BackwardPasses
 from .capture import Capture, Captured
+from .costs import UNKNOWN
 from .happens_before import HOST, Clock, Order
 from .kernels import About, Kernel, Memory, computed
 from .memory import EVERYBODY, Allocator
@@ -79,6 +80,7 @@ class Device:
         self.backward = BackwardPasses(DEFAULT_STREAM, self.wait_stream)
         self.watch = RaceWatch(self.named, self.coded, self.as_device)
         self._slices: list[Slice] = []
+        self._busy = self._guessed = 0.0  # ns of operations so far, and of those without a model
         self._correlation = 0
         self._made: dict[int, int] = {}
         self.current = self.add_stream(0, DEFAULT_STREAM).number
@@ -399,6 +401,8 @@ class Device:
     def _ended(self, task: DeviceTask) -> None:
         about: About = task.about
         assert task.start is not None and task.end is not None
+        self._busy += task.end - task.start
+        self._guessed += (task.end - task.start) * task.name.endswith(UNKNOWN)
         self._note(
             f"stream {task.stream}", task.name, task.start, task.end, about.kind,
             stream=task.stream, correlation=about.correlation,
@@ -422,7 +426,10 @@ class Device:
 
     @property
     def stamp(self) -> Any:
-        return simulated(f"virtual {self.machine.name}")
+        model = f"virtual {self.machine.name}"
+        if self._guessed:
+            model += f", {self._guessed / self._busy:.1%} of its time only estimated from bytes"
+        return simulated(model)
 
     def races(self) -> Races:
         return self.watch.races

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..trace import Kind
 from .costs import PRODUCTS, SEVERAL, Cost, cost
-from .kernels import HostMemory, Kernel, Memory, Use
+from .kernels import HostMemory, Kernel, Memory, Owner, Use
 from .model import Machine
 from .schedule import Unit
 from .simulator import Device
@@ -69,6 +69,7 @@ class VirtualTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if self._memory.device.playing:
             return "VirtualTensor(…)"
+        _need_values(self._memory.device, "print")
         shown = repr(self.detach().cpu())
         more = f", device='{self.device}'"
         if self.grad_fn is not None:
@@ -118,6 +119,7 @@ class VirtualTensor(torch.Tensor):
 
     def numpy(self, *, force: bool = False) -> Any:
         if force:
+            _need_values(self._memory.device, "numpy()")
             return self.detach().cpu().numpy()
         raise TypeError(
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy "
@@ -125,6 +127,7 @@ class VirtualTensor(torch.Tensor):
         )
 
     def tolist(self) -> Any:
+        _need_values(self._memory.device, "tolist()")
         return self.detach().cpu().tolist()
 
     def data_ptr(self) -> int:
@@ -197,7 +200,9 @@ class _Copies:
         self, source: VirtualTensor, target: torch.Tensor, later: bool, stream: int, operator: str
     ) -> None:
         """later: the host goes on meanwhile, if the target is pinned."""
-        _need_values(self._device, "a copy to the host")
+        if not self._device.values and target.is_floating_point():
+            with self._device.as_device():
+                target.fill_(torch.nan)  # so that nobody takes it for a result
         pinned = self.is_pinned(target)
         waits = not (later and pinned)
         host = None if waits else target
@@ -247,7 +252,7 @@ class _Copies:
         device.launch(kernel, stream, operator)
 
 
-def _need_values(device: Device, what: str) -> None:
+def _need_values(device: Owner, what: str) -> None:
     if not device.values:
         raise NotModelled(
             f"this virtual GPU was made with values=False and has only times: {what} asks for a "
