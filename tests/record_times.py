@@ -2,7 +2,7 @@
 
     python tests/record_times.py fitted|kept|sweeps FILE [SECONDS]
 
-Of each program: seconds of a step between two events, from an idle device (the median of 15, and
+Of each program: seconds of a step between two events, from an idle device (the median of 25, and
 the quartiles), the host's seconds until the last launch, and of each kernel by PyTorch's profiler
 its name and nanoseconds (the median of 5 steps). No program begins after so many SECONDS; what
 failed is listed with its error.
@@ -24,18 +24,20 @@ from drawn_programs import FITTED, KEPT, Make, Step
 from operator_sweeps import SWEEPS
 from torch.profiler import ProfilerActivity, profile
 
-TIMES, PROFILED = 15, 5
+TIMES, PROFILED = 25, 5
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def timed(step: Step) -> dict[str, float]:
     cuda = torch.cuda
     device, host = [], []
+    first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    last.record()  # an event's first record makes it, which takes long
     for _ in range(TIMES):
-        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
         cuda.synchronize()
-        began = time.perf_counter()
         first.record()
+        began = time.perf_counter()
         step()
         host.append(time.perf_counter() - began)
         last.record()
@@ -74,10 +76,14 @@ def kernels(step: Step) -> list[tuple[str, int]]:
 
 def measured(make: Make) -> dict[str, Any]:
     step = make(torch.cuda)
-    for _ in range(3):
+    for _ in range(5):
         step()
     torch.cuda.synchronize()
-    return {**timed(step), "kernels": kernels(step)}
+    gc.disable()
+    try:
+        return {**timed(step), "kernels": kernels(step)}
+    finally:
+        gc.enable()
 
 
 def main(which: str, file: str, limit: str = "300") -> None:
