@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from ..trace import Kind
+from . import passes
 from .model import Machine
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm")
-_REDUCTIONS = ("sum", "mean", "amax", "amin", "argmax", "argmin", "norm", "linalg_vector_norm")
 SEVERAL = "_foreach_"  # how operations on many tensors begin
 _MOVES_ONLY = ("copy_", "clone", "_to_copy", "cat", "stack")
-_ACROSS = 1 << 16  # elements of which blocks make one, from where on they must meet
 UNKNOWN = " (time unknown: estimated from bytes)"  # how such operations are named
 _BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by its FLOP
 
@@ -65,6 +64,14 @@ def cost(
         if name == "addmm" and not machine.has_tensor_cores(rate_of(a.dtype)):
             computing += machine.bias
         name = f"{name} {m}×{k}×{n}" if batch == 1 else f"{name} {batch}×{m}×{k}×{n}"
+    elif name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
+        backward = name.endswith("backward")
+        query, key = args[1:3] if backward else args[:2]
+        dropout, causal = [*args, 0.0, False][6 if backward else 3 :][:2]
+        masked = len(given) > (6 if backward else 3)
+        work = passes.attention(machine, query, key, causal, dropout, masked, backward)
+        name = "attention, backward" if backward else "attention"
+        return Cost(name, work, 1.0, min(moving / work, 1.0), Kind.COMPUTE)
     elif (flops := _flops(func, args, returned)) is not None:
         rate = machine.flops.get(rate_of(given[0].dtype), machine.vector)
         blocks = math.ceil(max((one.numel() for one in made), default=1) / _BLOCK_OF_PRODUCT)
@@ -72,20 +79,14 @@ def cost(
         computing = machine.kernel + 1e9 * flops / rate / share
     else:
         share = machine.elementwise(elements)
-        least = machine.kernel
-        if name in _REDUCTIONS:
-            results = max(sum(one.numel() for one in made), 1)
-            least = machine.reduction + (machine.across if elements / results > _ACROSS else 0)
-            if results > 1 and made[0].shape[-1:] == given[0].shape[-1:]:  # over rows
-                each = min(elements / results, machine.rows) * machine.row
-                moving = max(each, 1e9 * nbytes / machine.columns)
-        kernels = len(made) if name.startswith(SEVERAL) and not _alike(args) else 1
-        moving /= kernels
-        work = least + moving
+        known = passes.time(machine, func, given, made, args, nbytes)
+        work, kernels = known or (machine.kernel + moving, 1)
+        work /= kernels
         kind = Kind.COPY if name in _MOVES_ONLY and _same_type(given, made) else Kind.COMPUTE
-        return Cost(name, work, share, moving / work, kind, kernels)
-    work = max(computing, machine.kernel + moving)
-    return Cost(name, work, share, moving / work, Kind.COMPUTE)
+        traffic = min(moving / kernels / work, 1.0)
+        return Cost(name + UNKNOWN * (known is None), work, share, traffic, kind, kernels)
+    work = max(computing, machine.product + 600 + moving)
+    return Cost(name, work, share, min(moving / work, 1.0), Kind.COMPUTE)
 
 
 def touched(tensor: torch.Tensor) -> int:
@@ -112,16 +113,6 @@ def _flops(func: Any, args: Sequence[Any], returned: Any) -> float | None:
     if formula is None:
         return None
     return float(formula(*args, out_val=returned))
-
-
-def _alike(args: Sequence[Any]) -> bool:
-    """Whether an operation's lists of tensors have the same shapes: then one kernel does them."""
-    lists = [
-        [one.shape for one in some]
-        for some in args
-        if isinstance(some, list | tuple) and some and isinstance(some[0], torch.Tensor)
-    ]
-    return all(shapes == lists[0] for shapes in lists)
 
 
 def _same_type(given: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> bool:
