@@ -54,7 +54,7 @@ def cost(
     args, returned: what it is called with, and what it gives.
     """
     name = func.overloadpacket.__name__
-    nbytes = sum(map(touched, given)) + sum(map(touched, made))
+    nbytes = sum(map(touched, {id(one): one for one in given}.values())) + sum(map(touched, made))
     moving = machine.traffic(nbytes, name.startswith(SEVERAL))
     elements = max((one.numel() for one in (*given, *made)), default=0)
     if name in PRODUCTS:

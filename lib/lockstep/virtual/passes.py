@@ -20,21 +20,21 @@ Points = Mapping[int, tuple[float, float]]
 # By columns: the least that a kernel over rows takes, and what each row adds where they are many.
 _SOFTMAX: Points = {
     64: (1300, 0.139), 256: (1800, 0.38), 768: (3700, 1.37), 1024: (4300, 1.58),
-    2048: (7800, 4.5), 4096: (2800, 12.9), 8192: (4200, 31.4), 16384: (5300, 31.7),
+    2048: (7800, 4.5), 4096: (2800, 12.9), 8192: (4200, 31.4), 8193: (3500, 15.9), 16384: (5300, 31.7),
     50257: (13200, 84),
 }  # fmt: skip
 _SOFTMAX_FLOAT: Points = {
     64: (1300, 0.148), 256: (1600, 0.49), 768: (3100, 1.53), 1024: (3700, 1.98),
-    2048: (6400, 4.2), 4096: (2800, 13.0), 8192: (4200, 33.7), 16384: (5900, 42.3),
+    2048: (6400, 4.2), 4096: (2800, 13.0), 8192: (4200, 33.7), 8193: (4000, 17.5), 12000: (5000, 26), 16384: (5900, 42.3),
     50257: (14300, 200),
 }  # fmt: skip
 _LOG_SOFTMAX: Points = {
     64: (1300, 0.139), 256: (1800, 0.35), 1000: (2900, 1.25), 2048: (5500, 4.0), 4096: (2800, 12.0),
-    8192: (4000, 26.2), 16384: (5300, 24.0), 32000: (10000, 58), 50257: (13200, 67),
+    8192: (4000, 26.2), 8193: (3200, 12.0), 16384: (5300, 24.0), 32000: (10000, 58), 50257: (13200, 67),
 }  # fmt: skip
 _LOG_SOFTMAX_FLOAT: Points = {
     64: (1300, 0.148), 256: (1600, 0.48), 1000: (2400, 1.98), 2048: (5500, 4.2), 4096: (2800, 13.0),
-    8192: (4000, 29), 16384: (5900, 42), 32000: (10000, 101), 50257: (14300, 183),
+    8192: (4000, 29), 8193: (4000, 17.2), 12000: (5000, 25), 16384: (5900, 42), 32000: (10000, 101), 50257: (14300, 183),
 }  # fmt: skip
 _LAYER_NORM: Points = {
     64: (2300, 1.14), 256: (2300, 1.26), 768: (2800, 2.04), 1024: (2900, 2.33), 2048: (4000, 3.5),
@@ -46,7 +46,7 @@ _LAYER_NORM_FLOAT: Points = {
 }  # fmt: skip
 _RMS_NORM: Points = {
     64: (1600, 0.65), 256: (1600, 0.66), 768: (2000, 1.15), 1024: (2000, 1.3), 2048: (2800, 2.4),
-    4096: (4300, 4.65), 8192: (7200, 12.0),
+    4096: (4300, 4.65), 8192: (7200, 9.5),
 }  # fmt: skip
 _RMS_NORM_FLOAT: Points = {
     64: (1800, 0.76), 256: (1800, 0.97), 768: (2200, 1.85), 1024: (2300, 2.14), 2048: (2600, 4.3),
@@ -61,7 +61,7 @@ _NORM_BACKWARD_FLOAT: Points = {
     4096: (3800, 18.7), 8192: (6100, 37.7),
 }  # fmt: skip
 _OVER_ROWS: Points = {  # a reduction over so many rows: what it takes besides its bytes
-    64: (0, 200), 128: (0, 600), 512: (0, 5400), 1024: (0, 3600), 4096: (0, 5000), 8192: (0, 8500),
+    64: (0, 200), 128: (0, 600), 512: (0, 5400), 1024: (0, 3600), 4096: (0, 5000), 8192: (0, 10000),
     16384: (0, 17000), 32768: (0, 29000), 262144: (0, 95000),
 }  # fmt: skip
 
@@ -88,7 +88,7 @@ _ALIKE = ("fill_", "zero_", "ones_like", "zeros_like", "full_like", "ones", "zer
 _PLAIN = (
     *_ALIKE, "copy_", "clone", "_to_copy", "cat", "stack", "native_dropout", "where", "normal_",
     "uniform_", "bernoulli_", "random_", "randn", "rand", "randint", "arange", "scalar_tensor",
-    "native_dropout_backward", "masked_fill", "masked_fill_", "select_backward", "slice_backward",
+    "native_dropout_backward", "masked_fill", "masked_fill_", "slice_backward",
     "rand_like", "randn_like", "threshold_backward", "tril", "triu", "full", "randperm", "eye",
 )  # fmt: skip
 
@@ -112,16 +112,23 @@ def time(
         return slower * _rows(_FORWARD[name][wide], first.numel() / columns, columns), 1
     if name.endswith("softmax_backward_data"):
         columns = _columns(name, first, args)
-        spilled = 1.35 if columns * first.element_size() > 3e4 else 1.0
-        return machine.kernel + 600 + machine.traffic(nbytes) * spilled, 1
+        longer = 1.35 if columns * first.element_size() > 3e4 else 1.0
+        if columns <= 1024 and not wide:
+            longer = 1.4
+        took = machine.kernel + 600 + machine.traffic(nbytes) * longer
+        if name.startswith("_log"):
+            return took, 1
+        return took + machine.kernel + machine.traffic(nbytes), 2  # a product of the two first
     if name.endswith(("layer_norm_backward", "rms_norm_backward")):
         columns = math.prod(args[2])
         rows = args[1].numel() / columns
         points = (_NORM_BACKWARD, _NORM_BACKWARD_FLOAT)[wide]
-        weights = 1600 + 3.3 * min(rows, 65536) + machine.traffic(2 * first.nbytes) / slower
+        weights = 1600 + 3.3 * rows + machine.traffic(2 * first.nbytes) / slower
+        if rows > 65536:  # another kernel
+            weights = 2 * machine.traffic(2 * first.nbytes) / slower
         return slower * (_rows(points, rows, columns) + weights), 2
     if name in REDUCTIONS and made:
-        return _reduction(machine, name, first, made[0], nbytes), 1
+        return _reduction(machine, name, first, made[0], args, nbytes), 1
     if name == "logsumexp":
         return _logsumexp(machine, first), 9
     if name == "nll_loss_forward":
@@ -143,6 +150,9 @@ def time(
         if count <= 3072:
             return filled + 22_000, 2
         return filled + 75_000 + slower * 14 * _ELEMENT * first.numel(), 30
+    if name == "select_backward":  # zeros, into which the part is copied
+        filled, copied = machine.traffic(made[0].nbytes) * 1.28, machine.traffic(2 * first.nbytes)
+        return 2 * machine.kernel + filled + copied, 2
     if name in _PLAIN or torch.Tag.pointwise in func.tags:
         return machine.kernel + _elementwise(machine, name, given, made, nbytes), 1
     return None
@@ -172,25 +182,25 @@ def _between(points: Points, at: float) -> tuple[float, float]:
 
 
 def _reduction(
-    machine: Machine, name: str, given: torch.Tensor, made: torch.Tensor, nbytes: float
-) -> float:
-    longer = REDUCTIONS[name][given.element_size() > 2]
-    moving = machine.traffic(nbytes) * max(longer, 1.0)
-    rows = given.numel() / max(made.numel(), 1)
+    machine: Machine, name: str, given: torch.Tensor, made: torch.Tensor, args: Sequence[Any],
+    nbytes: float,
+) -> float:  # fmt: skip
+    longer, moving = REDUCTIONS[name][given.element_size() > 2], machine.traffic(nbytes)
+    results, elements = max(made.numel(), 1), given.numel()
     slower = H200.memory / machine.memory
-    if made.numel() <= 1:
-        if longer < 2:
-            moving = machine.traffic(nbytes) * (1 + (longer - 1) / 2)
+    more = slower * (longer - 1) * _ELEMENT * elements
+    if results == 1:
         least = machine.reduction * (1.5 if longer > 2 else 1.0)
-        return least + (machine.across if given.numel() > 1 << 16 else 0) + moving
-    if made.shape[-1:] == given.shape[-1:]:  # over rows
-        return machine.reduction + slower * longer * _between(_OVER_ROWS, rows)[1] + moving
-    if nbytes > machine.cached:
-        # Each block has a few rows only, and waits for them.
-        moving *= (1.2 if rows >= 1024 else 1.35) if given.element_size() > 2 else (
-            1.6 if rows >= 1024 else 2.2
-        )
-    return machine.reduction + moving
+        return least + (machine.across if elements > 1 << 16 else 0) + moving + 0.5 * more
+    dims = args[2 if "norm" in name else 1] if len(args) > 1 else None
+    dims = [dims] if isinstance(dims, int) else dims or [-1]
+    if given.dim() - 1 not in [one % given.dim() for one in dims]:
+        over = _between(_OVER_ROWS, elements / results)[1]
+        return machine.reduction + longer * (slower * over + moving)
+    if elements / results < 1024:
+        return machine.reduction + moving + slower * (0.12 + 0.33 * (longer - 1)) * results
+    waits = 0.25 * _ELEMENT * elements if nbytes > machine.cached else 0.0
+    return machine.reduction + moving + slower * waits + 0.8 * more
 
 
 def _logsumexp(machine: Machine, given: torch.Tensor) -> float:
@@ -211,10 +221,13 @@ def _elementwise(
     """Bytes; or places of elements, where tensors lie differently; or sectors, where neighbours
     of the result are none of what it is made from."""
     moving = machine.traffic(nbytes)
-    if not made or name in ("cat", "stack", *_ALIKE):
-        return moving
+    if not made or name in _ALIKE:
+        return moving * (1.28 if nbytes > machine.cached else 1.0)
     out = made[0]
     slower = H200.memory / machine.memory
+    if name in ("cat", "stack"):
+        scattered = not all(one.is_contiguous() for one in (*given, out))
+        return max(moving, 4 * slower * _ELEMENT * out.numel() if scattered else 0.0)
     each = _COMPUTED.get(name, 0.0)
     if name == "native_dropout" and out.element_size() > 2:
         each = 2.8
@@ -273,8 +286,10 @@ def _several(
         math.ceil(len(first) / _TENSORS.get(depth, 30)), math.ceil(chunks / _CHUNKS), 1
     )
     largest = max(min(one.numel(), _CHUNK) for one in first) * first[0].element_size()
-    block = 21.0 * largest / 1e3 * (nbytes / max(sum(one.nbytes for one in first), 1))
+    if name.startswith("_fused_"):
+        nbytes *= 1.11 * (1 - 0.5 / len(lists))  # gradients are read, and not written
     moving = machine.traffic(nbytes, many=True) / launches
+    block = 0.021 * largest * nbytes / max(sum(one.nbytes for one in first), 1)
     return launches * (machine.kernel + math.hypot(block, moving)), launches
 
 

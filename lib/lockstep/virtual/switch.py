@@ -59,7 +59,7 @@ class _Names(TorchFunctionMode):
         if func is functional.multi_head_attention_forward:  # no mode sees what that calls
             functional.scaled_dot_product_attention = _attention
             try:
-                return func(*args, **kwargs)
+                return _self_attention(args, kwargs) or func(*args, **kwargs)
             finally:
                 functional.scaled_dot_product_attention = _PLAIN_ATTENTION
         if func is functional.rms_norm and isinstance(args[0], VirtualTensor):
@@ -107,6 +107,24 @@ def _attention(
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=more.get("scale")
     )[0]
+
+
+def _self_attention(args: Any, more: Any) -> Any:
+    """As PyTorch's fast path of nn.MultiheadAttention: without copies; None where it has none."""
+    query, key, value, width, heads, weight, bias = args[:7]
+    wanted = more.get("need_weights", True) or more.get("attn_mask") is not None
+    masked = more.get("key_padding_mask") is not None or more.get("is_causal")
+    given = query.transpose(0, 1)  # as it was given to the module
+    if (
+        not (query is key is value) or query.dim() != 3 or torch.is_grad_enabled() or wanted
+        or masked or more.get("training", True) or bias is None or any(args[7:10])
+        or not given.is_contiguous()
+    ):  # fmt: skip
+        return None
+    batch, length, _ = given.shape
+    parts = functional.linear(given, weight, bias).view(batch, length, 3, heads, width // heads)
+    result = _attention(*parts.permute(2, 0, 3, 1, 4)).transpose(1, 2).reshape(given.shape)
+    return functional.linear(result, *args[11:13]).transpose(0, 1), None
 
 
 def _rms_norm(

@@ -411,6 +411,9 @@ class Dispatch(TorchDispatchMode):
             args, kwargs = _mapped(call.args, _likely), _mapped(call.kwargs, _likely)
             with generator_at(torch.default_generator.get_state()):
                 returned = op.func(*args, **kwargs)
+        if op.like:
+            alike = [torch.empty_like(args[at]) for at in op.like]
+            returned = (*alike, *returned[len(alike) :])
         if any(one.layout is not torch.strided or one.is_quantized for one in flat(returned)):
             raise NotModelled(f"the virtual GPU does not model {op}: its result is not dense")
         return _shapes_of(returned)

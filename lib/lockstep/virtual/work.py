@@ -28,6 +28,12 @@ _COMPUTED = {
 }
 
 
+_LIKE = {  # the arguments that these lay their results out like
+    "_scaled_dot_product_flash_attention_for_cpu": (0,),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": (1, 2, 3),
+}
+
+
 class Op:
     """An operation as its schema describes it."""
 
@@ -36,6 +42,7 @@ class Op:
         self.func = func
         self.compute = _COMPUTED.get(func.overloadpacket.__name__, func)  # what makes its values
         self.name: str = func.overloadpacket.__name__
+        self.like = _LIKE.get(self.name, ())
         self.namespace: str = func.namespace
         self.is_view = self.name == "_unsafe_view" or any(
             one.alias_info is not None and not one.alias_info.is_write for one in schema.returns
