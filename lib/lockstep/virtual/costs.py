@@ -40,6 +40,14 @@ class Cost:
     kind: Kind
     kernels: int = 1
 
+    def lasts(self, machine: Machine, cold: int) -> float:
+        """`work`, and more where so many bytes that it reads are not in the L2 cache any more."""
+        moving, work = self.work * self.traffic, self.work
+        if cold and moving <= 1e9 * machine.cached / machine.l2:
+            read = moving + 1e9 * cold * (1 / machine.memory - 1 / machine.l2)
+            work = max(work, read + min(work - moving, machine.product + 600))
+        return work + (machine.cold if cold and self.share < 1 else 0)
+
 
 def cost(
     machine: Machine,

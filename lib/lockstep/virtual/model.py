@@ -39,7 +39,8 @@ class Machine:
     takes (product, reduction: of such a kernel); across, what a reduction needs more whose blocks
     must meet; row, what one over rows needs for each that a thread adds, of which there are `rows`
     at most; cold, what a kernel on some of the SMs waits for operands that have left the L2 cache;
-    k_step, what a product needs for 64 of its inner dimension, however few its tiles are.
+    k_step, what a product needs for 64 of its inner dimension, however few its tiles are; split,
+    to add up the parts of one whose inner dimension several SMs share.
     Without tensor cores: single, the least that a product takes, and single_step for 64 of its
     inner dimension, of which `unsplit` are on one SM; bias, what adding one takes. collective, the
     least that one takes.
@@ -89,6 +90,7 @@ class Machine:
     rows: int = 1024
     cold: float = 950.0
     k_step: float = 120.0
+    split: float = 1_700.0
     single_step: float = 400.0
     unsplit: int = 512
     many: float = 0.92
@@ -128,6 +130,8 @@ class Machine:
             tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
             waves = max(math.ceil(tiles / self.sms), 1)
             each = max(2e9 * rows * columns * k / rate, steps)
+            if min(m, n) <= 64 and 2 * tiles <= self.sms:  # its inner dimension is split
+                each = min(each, each / (self.sms // tiles) + self.split)
             if waves * each < best[0] * 0.999:
                 # An SM writes its last tile when nothing is left to compute beside that.
                 written = 1e9 * 2 * rows * columns / (self.l2 / self.sms)

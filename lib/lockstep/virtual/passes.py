@@ -206,7 +206,7 @@ def _reduction(
 def _logsumexp(machine: Machine, given: torch.Tensor) -> float:
     """A maximum, a subtraction, an exponential, a sum, and five kernels on the results."""
     passes = 2 * machine.traffic(given.nbytes) * 1.4 + machine.traffic(2 * given.nbytes)
-    return 7_500 + passes + _uneven(machine, given) * given.numel()
+    return 13_000 + passes + _uneven(machine, given) * given.numel()
 
 
 def _uneven(machine: Machine, tensor: torch.Tensor) -> float:
@@ -290,6 +290,8 @@ def _several(
         nbytes *= 1.11 * (1 - 0.5 / len(lists))  # gradients are read, and not written
     moving = machine.traffic(nbytes, many=True) / launches
     block = 0.021 * largest * nbytes / max(sum(one.nbytes for one in first), 1)
+    if "adam" in name and name.startswith("_fused_"):
+        moving = max(moving, 5.2 * _ELEMENT * sum(one.numel() for one in first) / launches)
     return launches * (machine.kernel + math.hypot(block, moving)), launches
 
 
@@ -310,17 +312,19 @@ def attention(
         blocks = batch * heads * math.ceil(length / 64) / machine.sms
         least, each = 110.0 * keys, (65.0 if width <= 64 else 97.0) * keys
         forward = 2_500 + max(least, blocks * each * _causal(causal, blocks))
-        return faster * forward * ((2.35 if width <= 64 else 3.2) if backward else 1.0)
+        if not backward:
+            return faster * forward
+        beside = 6_000 + machine.traffic(6 * query.nbytes)
+        return faster * forward * (2.1 if width <= 64 else 3.0) + beside
     if length == 1:  # one row of queries: the keys and values are read once
         return 4_500 + machine.traffic(2 * key.nbytes)
     blocks = batch * heads * math.ceil(length / 128) / machine.sms
     waves = max(math.ceil(blocks), 1) if blocks < 16 else blocks
-    part = max(1.0, math.ceil(width / 64) / 2 + 0.5)
-    each = {1: 9.0, 2: 12.3}.get(math.ceil(width / 64), 5.5 * math.ceil(width / 64))
+    each, block = {1: (9.0, 800), 2: (12.3, 1100)}.get(math.ceil(width / 64), (22.0, 2000))
     slower = 1.8 if masked else 1.0
     if dropout:
         slower = 1.4 if backward else 2.45
-    forward = waves * (800 * part**0.7 + keys * each * slower) * _causal(causal, blocks)
+    forward = waves * (block + keys * each * slower) * _causal(causal, blocks)
     if not backward:
         return faster * (2_600 + forward)
     again = 2.55 if width <= 64 else 2.85

@@ -169,16 +169,18 @@ class Device:
             kernel, stream, called + machine.latency, machine.gap, self._correlation
         )
 
-    def fetched(self, read: Iterable[Memory], written: Iterable[Memory]) -> float:
-        """ns for what is read and has left the L2 cache, as so much else was used after it."""
+    def fetched(self, read: Iterable[Memory], written: Iterable[Memory]) -> int:
+        """Bytes of what is read that have left the L2 cache, as so much else was used after it."""
         read, before = list(read), self._moved
-        cold = any(
-            before - self._used.get(memory.place, before) > self.machine.kept for memory in read
+        cold = sum(
+            memory.nbytes
+            for memory in read
+            if before - self._used.get(memory.place, before) > self.machine.kept
         )
         for memory in (*read, *written):
             self._moved += memory.nbytes
             self._used[memory.place] = self._moved
-        return self.machine.cold if cold else 0.0
+        return cold
 
     def wait_for_room(self, stream: int) -> None:
         """A launch blocks while its queue is full."""

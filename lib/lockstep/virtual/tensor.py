@@ -357,7 +357,7 @@ class Dispatch(TorchDispatchMode):
         costs = self._cost_of(op, call, read, made, returned)
         only_read = [one._memory for one in read if id(one) not in here]
         fetched = device.fetched(only_read, (one._memory for one in made))
-        lasts = costs.work + (fetched if costs.share < 1 else 0)
+        lasts = costs.lasts(device.machine, fetched)
         kernel = Kernel(
             costs.name, lasts, costs.share, costs.traffic, costs.kind, uses,
             work if device.values else None, line=device.line(), draw=draw,
