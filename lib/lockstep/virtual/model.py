@@ -130,8 +130,8 @@ class Machine:
             tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
             waves = max(math.ceil(tiles / self.sms), 1)
             each = max(2e9 * rows * columns * k / rate, steps)
-            if min(m, n) <= 64 and 2 * tiles <= self.sms:  # its inner dimension is split
-                each = min(each, each / (self.sms // tiles) + self.split)
+            if min(m, n) <= 64 and each > 3 * self.split:  # its inner dimension is split
+                each = each / max(min(self.sms // tiles, 4), 1) + self.split
             if waves * each < best[0] * 0.999:
                 # An SM writes its last tile when nothing is left to compute beside that.
                 written = 1e9 * 2 * rows * columns / (self.l2 / self.sms)

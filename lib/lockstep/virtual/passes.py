@@ -125,7 +125,7 @@ def time(
         points = (_NORM_BACKWARD, _NORM_BACKWARD_FLOAT)[wide]
         weights = 1600 + 3.3 * rows + machine.traffic(2 * first.nbytes) / slower
         if rows > 65536:  # another kernel
-            weights = 2 * machine.traffic(2 * first.nbytes) / slower
+            weights = 15_000 + machine.traffic(2 * first.nbytes) / slower
         return slower * (_rows(points, rows, columns) + weights), 2
     if name in REDUCTIONS and made:
         return _reduction(machine, name, first, made[0], args, nbytes), 1
@@ -278,7 +278,8 @@ def _several(
         lists = [one for one in lists if one[0].shape == first[0].shape]
     elif not all([t.shape for t in one] == [t.shape for t in first] for one in lists):
         elements = sum(one.numel() for one in first)
-        each = machine.kernel * len(first)
+        # One kernel each; where types differ it also converts.
+        each = (machine.kernel + 1_600 * (first[0].element_size() < 4)) * len(first)
         return each + max(_uneven(machine, first[0]) * elements, machine.traffic(nbytes)), len(first)
     depth = len(lists) + (len(made) > len(first) and not name.startswith("_fused_"))
     chunks = sum(math.ceil(one.numel() / _CHUNK) for one in first)
@@ -311,7 +312,7 @@ def attention(
     if query.dtype == torch.float32:
         blocks = batch * heads * math.ceil(length / 64) / machine.sms
         least, each = 110.0 * keys, (65.0 if width <= 64 else 97.0) * keys
-        forward = 2_500 + max(least, blocks * each * _causal(causal, blocks))
+        forward = 2_500 + max(least, blocks * each * _causal(causal, blocks / 1.5))
         if not backward:
             return faster * forward
         beside = 6_000 + machine.traffic(6 * query.nbytes)

@@ -1,0 +1,75 @@
+"""The drawn programs' times on an H200, and on a virtual one: `python tests/drawn_times.py`."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from drawn_programs import FITTED, KEPT, Drawn
+from lockstep import recorded, virtual
+
+HALVES = {"fitted": FITTED, "kept": KEPT}
+
+
+def simulated(programs: Mapping[str, Drawn]) -> dict[str, float]:
+    """Seconds of a step between two events on a virtual H200, from an idle device."""
+    found = {}
+    for name, program in programs.items():
+        with virtual.device("H200", values=False) as cuda:
+            step = program.make(cuda)
+            step()
+            first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+            cuda.synchronize()
+            first.record()
+            step()
+            last.record()
+            cuda.synchronize()
+            found[name] = first.elapsed_time(last) / 1e3
+    return found
+
+
+def _content(half: str) -> Mapping[str, Any]:
+    content: Mapping[str, Any] = recorded(f"virtual/drawn-{half}-h200.json").content
+    return content
+
+
+def compared(half: str) -> list[tuple[str, float, float, float, bool]]:
+    """(program, seconds, excess of the other run, deviation of ours, whether the host bounds it).
+
+    A program is bound by the host where this takes longer to launch its kernels than they last.
+    """
+    content = _content(half)
+    again = content.get("programs_again", content["programs"])
+    ours = simulated(HALVES[half])
+    rows = []
+    for name, row in content["programs"].items():
+        one, other = sorted((row["seconds"], again[name]["seconds"]))
+        by_host = row["host_seconds"] > row["kernel_seconds"]
+        rows.append((name, one, other / one - 1, ours[name] / one - 1, by_host))
+    return rows
+
+
+def table(half: str) -> str:
+    rows = compared(half)
+    lines = [f"{'µs':>10} {'other run':>9} {'simulated':>9}  program"]
+    lines += [
+        f"{seconds * 1e6:10,.1f} {spread:+9.1%} {deviation:+9.1%}  {'(host) ' * host}{name}"
+        for name, seconds, spread, deviation, host in sorted(rows, key=lambda row: abs(row[3]))
+    ]
+    for what, host in (("bound by the device", False), ("bound by the host", True)):
+        apart = sorted(abs(row[3]) for row in rows if row[4] == host)
+        spreads = [row[2] for row in rows if row[4] == host]
+        tenth = apart[min(int(0.9 * len(apart)), len(apart) - 1)]
+        lines.append(
+            f"{half}, {what}: {len(apart)} programs, median {statistics.median(apart):.1%}, nine "
+            f"in ten {tenth:.1%}, worst {apart[-1]:.1%}; the H200 from itself: median "
+            f"{statistics.median(spreads):.1%}, worst {max(spreads):.1%}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    for half in sys.argv[1:] or HALVES:
+        print(table(half), end="\n\n")
