@@ -34,7 +34,7 @@ _LOG_SOFTMAX: Points = {
 }  # fmt: skip
 _LOG_SOFTMAX_FLOAT: Points = {
     64: (1300, 0.148), 256: (1600, 0.48), 1000: (2400, 1.98), 2048: (5500, 4.2), 4096: (2800, 13.0),
-    8192: (4000, 29), 8193: (4000, 17.2), 12000: (5000, 25), 16384: (5900, 42), 32000: (10000, 101), 50257: (14300, 183),
+    8192: (4000, 29), 8193: (4000, 23), 12000: (5000, 33), 16384: (5900, 42), 32000: (10000, 101), 50257: (14300, 183),
 }  # fmt: skip
 _LAYER_NORM: Points = {
     64: (2300, 1.14), 256: (2300, 1.26), 768: (2800, 2.04), 1024: (2900, 2.33), 2048: (4000, 3.5),
@@ -109,7 +109,8 @@ def time(
         columns = _columns(name, first, args)
         if name.endswith("softmax") and args[1] % first.dim() != first.dim() - 1:
             return slower * 590.0 * columns, 1  # a thread goes along a column
-        return slower * _rows(_FORWARD[name][wide], first.numel() / columns, columns), 1
+        rows = first.numel() / columns
+        return slower * _rows(_FORWARD[name][wide], rows, columns, 1.3 if "norm" in name else 1.7), 1
     if name.endswith("softmax_backward_data"):
         columns = _columns(name, first, args)
         longer = 1.35 if columns * first.element_size() > 3e4 else 1.0
@@ -132,14 +133,15 @@ def time(
     if name == "logsumexp":
         return _logsumexp(machine, first), 9
     if name == "nll_loss_forward":
-        return slower * (7_000 + 2.7 * first.shape[0]), 1
+        return slower * min(5_000 + 9.5 * first.shape[0], 18_000 * max(first.shape[0] / 4096, 1)), 1
     if name == "nll_loss_backward":
         rows, filled = args[1].shape[0], machine.traffic(made[0].nbytes) * 1.25
         return machine.kernel + filled + slower * (3_000 + 1.75 * rows), 2
     if name in _ROWS_OF:
         across = name == "index_select" and args[1] % first.dim() == first.dim() - 1
         if not across:
-            return machine.kernel + machine.traffic(2 * made[0].nbytes), 1
+            rows = made[0].numel() / max(made[0].shape[-1], 1)
+            return machine.kernel + max(machine.traffic(2 * made[0].nbytes), slower * 0.62 * rows), 1
         each = (1.9 + 0.6 * first.element_size()) * _ELEMENT
         return machine.kernel + slower * each * made[0].numel(), 1
     if name == "gather":
@@ -165,10 +167,13 @@ def _columns(name: str, first: torch.Tensor, args: Sequence[Any]) -> int:
     return int(first.shape[dim]) if first.dim() else 1
 
 
-def _rows(points: Points, rows: float, columns: float) -> float:
-    """Between the two bounds of the table it is a little longer than either."""
+def _rows(points: Points, rows: float, columns: float, power: float = 1.3) -> float:
+    """More rows than there are SMs add to the least, the less the more these hide each other's
+    waits (`power`)."""
     least, each = _between(points, columns)
-    return float((least**1.7 + (rows * each) ** 1.7) ** (1 / 1.7))
+    more = max(rows - H200.sms, 0.0) * each
+    power = 1.0 if power > 1.5 and columns > 2048 else power
+    return float((least**power + more**power) ** (1 / power))
 
 
 def _between(points: Points, at: float) -> tuple[float, float]:
@@ -248,9 +253,12 @@ def _elementwise(
         stride = one.stride(at) if at >= 0 and one.shape[at] > 1 else 0
         if stride * one.element_size() >= _SECTOR:
             sectors += _SECTOR * out.numel()
+        elif sectors and one.shape == out.shape:
+            sectors += one.nbytes
     uneven |= not _dense(out)
     if uneven:
-        moving = max(moving, _uneven(machine, out) * out.numel())
+        near = 0.78 if out.dim() <= 2 and nbytes <= machine.cached else 1.0
+        moving = max(moving, near * _uneven(machine, out) * out.numel())
     return max(moving, slower * 1e9 * sectors / _SECTORS)
 
 
@@ -290,7 +298,7 @@ def _several(
     if name.startswith("_fused_"):
         nbytes *= 1.11 * (1 - 0.5 / len(lists))  # gradients are read, and not written
     moving = machine.traffic(nbytes, many=True) / launches
-    block = 0.021 * largest * nbytes / max(sum(one.nbytes for one in first), 1)
+    block = 0.0185 * largest * nbytes / max(sum(one.nbytes for one in first), 1)
     if "adam" in name and name.startswith("_fused_"):
         moving = max(moving, 5.2 * _ELEMENT * sum(one.numel() for one in first) / launches)
     return launches * (machine.kernel + math.hypot(block, moving)), launches
@@ -312,10 +320,10 @@ def attention(
     if query.dtype == torch.float32:
         blocks = batch * heads * math.ceil(length / 64) / machine.sms
         least, each = 110.0 * keys, (65.0 if width <= 64 else 97.0) * keys
-        forward = 2_500 + max(least, blocks * each * _causal(causal, blocks / 1.5))
+        forward = 2_500 + max(least, blocks * each * _causal(causal, blocks / 1.5, keys))
         if not backward:
             return faster * forward
-        beside = 6_000 + machine.traffic(6 * query.nbytes)
+        beside = 6_000 + machine.traffic(6 * query.nbytes) + 3 * 3.2 * _ELEMENT * query.numel()
         return faster * forward * (2.1 if width <= 64 else 3.0) + beside
     if length == 1:  # one row of queries: the keys and values are read once
         return 4_500 + machine.traffic(2 * key.nbytes)
@@ -325,13 +333,13 @@ def attention(
     slower = 1.8 if masked else 1.0
     if dropout:
         slower = 1.4 if backward else 2.45
-    forward = waves * (block + keys * each * slower) * _causal(causal, blocks)
+    forward = waves * (block + keys * each * slower) * _causal(causal, blocks, keys)
     if not backward:
         return faster * (2_600 + forward)
     again = 2.55 if width <= 64 else 2.85
     return faster * (4_000 + again * forward) + machine.traffic(8 * query.nbytes)
 
 
-def _causal(causal: bool, blocks: float) -> float:
+def _causal(causal: bool, blocks: float, keys: int) -> float:
     """The part of all keys' time that a causal attention takes, by the blocks of an SM."""
-    return min(0.54 + 0.6 / max(blocks, 0.1), 1.0) if causal else 1.0
+    return min(0.5 + 123 / keys + 0.7 / max(blocks, 0.1), 1.0) if causal else 1.0
