@@ -78,6 +78,7 @@ def cost(
         dropout, causal = [*args, 0.0, False][6 if backward else 3 :][:2]
         masked = len(given) > (6 if backward else 3)
         work = passes.attention(machine, query, key, causal, dropout, masked, backward)
+        work += passes.UNSEEN * (4 if backward else 2)
         name = "attention, backward" if backward else "attention"
         return Cost(name, work, 1.0, min(moving / work, 1.0), Kind.COMPUTE)
     elif (flops := _flops(func, args, returned)) is not None:
@@ -89,6 +90,8 @@ def cost(
         share = machine.elementwise(elements)
         known = passes.time(machine, func, given, made, args, nbytes)
         work, kernels = known or (machine.kernel + moving, 1)
+        if name in passes.TABLED:
+            work += passes.UNSEEN * kernels
         work /= kernels
         kind = Kind.COPY if name in _MOVES_ONLY and _same_type(given, made) else Kind.COMPUTE
         traffic = min(moving / kernels / work, 1.0)

@@ -78,6 +78,12 @@ REDUCTIONS = {  # how much longer than a sum: of floats of two bytes, and of fou
     **dict.fromkeys(("amax", "amin"), (1.4, 1.05)),
     **dict.fromkeys(("argmax", "argmin", "max", "min", "var", "std"), (2.3, 2.3)),
 }
+UNSEEN = 400.0  # between two kernels of a graph, which the profiler counts for neither
+TABLED = (
+    *_FORWARD, *REDUCTIONS, "_softmax_backward_data", "_log_softmax_backward_data", "logsumexp",
+    "native_layer_norm_backward", "_fused_rms_norm_backward", "nll_loss_forward",
+    "nll_loss_backward",
+)  # fmt: skip
 _ROWS_OF = ("embedding", "index_select", "index")
 _ELEMENT = 1e-3  # ns: the unit of what follows, times an element
 _COMPUTED = {"gelu": 1.35, "gelu_backward": 1.85, "silu": 1.05, "native_dropout": 1.7}
@@ -194,8 +200,8 @@ def _reduction(
     results, elements = max(made.numel(), 1), given.numel()
     slower = H200.memory / machine.memory
     more = slower * (longer - 1) * _ELEMENT * elements
+    least = machine.reduction * (1.5 if longer > 2 else 1.0)
     if results == 1:
-        least = machine.reduction * (1.5 if longer > 2 else 1.0)
         return least + (machine.across if elements > 1 << 16 else 0) + moving + 0.5 * more
     dims = args[2 if "norm" in name else 1] if len(args) > 1 else None
     dims = [dims] if isinstance(dims, int) else dims or [-1]
@@ -203,9 +209,9 @@ def _reduction(
         over = _between(_OVER_ROWS, elements / results)[1]
         return machine.reduction + longer * (slower * over + moving)
     if elements / results < 1024:
-        return machine.reduction + moving + slower * (0.12 + 0.33 * (longer - 1)) * results
+        return least + moving + slower * (0.12 + 0.33 * (longer - 1)) * results
     waits = 0.25 * _ELEMENT * elements if nbytes > machine.cached else 0.0
-    return machine.reduction + moving + slower * waits + 0.8 * more
+    return least + moving + slower * waits + 0.8 * more
 
 
 def _logsumexp(machine: Machine, given: torch.Tensor) -> float:
@@ -253,13 +259,12 @@ def _elementwise(
         stride = one.stride(at) if at >= 0 and one.shape[at] > 1 else 0
         if stride * one.element_size() >= _SECTOR:
             sectors += _SECTOR * out.numel()
-        elif sectors and one.shape == out.shape:
-            sectors += one.nbytes
     uneven |= not _dense(out)
     if uneven:
         near = 0.78 if out.dim() <= 2 and nbytes <= machine.cached else 1.0
         moving = max(moving, near * _uneven(machine, out) * out.numel())
-    return max(moving, slower * 1e9 * sectors / _SECTORS)
+    beside = 1.16 if len(given) > 1 else 1.0  # what else is read takes sectors, too
+    return max(moving, slower * 1e9 * sectors * beside / _SECTORS)
 
 
 def _dense(tensor: torch.Tensor) -> bool:
