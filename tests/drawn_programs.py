@@ -97,9 +97,7 @@ def attention(
     k, v = (filled(batch, heads, length, width, dtype=dtype, grad=grad) for _ in range(2))
 
     def call() -> torch.Tensor:
-        return functional.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=causal
-        )
+        return functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
 
     return with_backward(call, q, k, v) if grad else forward_only(call)
 
@@ -112,9 +110,7 @@ def along(
     return with_backward(partial(call, x), x) if grad else forward_only(partial(call, x))
 
 
-def norm(
-    cuda: Any, kind: str, rows: int, columns: int, dtype: str, grad: bool = False
-) -> Step:
+def norm(cuda: Any, kind: str, rows: int, columns: int, dtype: str, grad: bool = False) -> Step:
     made = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}[kind]
     module = made(columns, device="cuda", dtype=DTYPES[dtype])
     x = filled(rows, columns, dtype=dtype, grad=grad)
@@ -149,9 +145,7 @@ def embedding(
     return with_backward(call, table) if grad else forward_only(call)
 
 
-def indexed(
-    cuda: Any, kind: str, rows: int, columns: int, count: int, dtype: str
-) -> Step:
+def indexed(cuda: Any, kind: str, rows: int, columns: int, count: int, dtype: str) -> Step:
     """Rows or single elements by their indices."""
     x = filled(rows, columns, dtype=dtype)
     if kind == "gather":
@@ -216,7 +210,7 @@ def optimizer(
         kind, more = "SGD", {**more, "momentum": 0.9}
     elif kind != "SGD":
         more["capturable"] = True
-    return getattr(torch.optim, kind)(made, 1e-3, **more).step  # type: ignore[no-any-return]
+    return getattr(torch.optim, kind)(made, 1e-3, **more).step
 
 
 def clipped(cuda: Any, tensors: int, elements: int, dtype: str) -> Step:
@@ -393,9 +387,7 @@ def _loss(rng: Rng) -> Part:
     if rng.random() < 0.3:
         make = partial(logsumexp, rows=rows, classes=classes, dtype=dtype, upcast=upcast)
         return Part(f"logsumexp {text}", make)
-    make = partial(
-        cross_entropy, rows=rows, classes=classes, dtype=dtype, grad=grad, upcast=upcast
-    )
+    make = partial(cross_entropy, rows=rows, classes=classes, dtype=dtype, grad=grad, upcast=upcast)
     return Part(f"cross entropy {text}" + " with backward" * grad, make, grad)
 
 
@@ -438,9 +430,7 @@ def _few_rows(rng: Rng) -> Part:
     rows, count = rng.choice((1, 1, 2, 4, 8, 16, 32)), rng.choice((8, 16, 32))
     width, wide = rng.choice((1024, 2048, 4096, 5120)), rng.choice((1024, 4096, 8192, 14336))
     kind = rng.choice(("linear", "linear", "bias", "product"))
-    make = partial(
-        few_rows, rows=rows, width=width, wide=wide, count=count, dtype=dtype, kind=kind
-    )
+    make = partial(few_rows, rows=rows, width=width, wide=wide, count=count, dtype=dtype, kind=kind)
     return Part(f"{count} products of {rows} rows, {width} and {wide}, {kind}, {dtype}", make)
 
 

@@ -38,9 +38,7 @@ from torch.nn import functional
 Named = Iterator[tuple[str, Make]]
 
 
-def linear(
-    cuda: Any, rows: int, width: int, wide: int, dtype: str, bias: bool, grad: bool
-) -> Step:
+def linear(cuda: Any, rows: int, width: int, wide: int, dtype: str, bias: bool, grad: bool) -> Step:
     x, weight = (filled(*shape, dtype=dtype, grad=grad) for shape in ((rows, width), (wide, width)))
     more = filled(wide, dtype=dtype, grad=grad) if bias else None
     call = partial(functional.linear, x, weight, more)
@@ -49,7 +47,10 @@ def linear(
 
 
 def batched(cuda: Any, batch: int, m: int, k: int, n: int, dtype: str, turned: bool) -> Step:
-    a, b = filled(batch, m, k, dtype=dtype), filled(batch, *((n, k) if turned else (k, n)), dtype=dtype)
+    a, b = (
+        filled(batch, m, k, dtype=dtype),
+        filled(batch, *((n, k) if turned else (k, n)), dtype=dtype),
+    )
     return forward_only(lambda: torch.bmm(a, b.transpose(1, 2) if turned else b))
 
 
@@ -87,20 +88,55 @@ def gathered_rows_with_backward(cuda: Any, rows: int, width: int, count: int) ->
 
 
 def _attention() -> Named:
-    def one(batch: int, heads: int, length: int, width: int, dtype: str = "bf16", causal: bool = False, **more: Any) -> tuple[str, Make]:
+    def one(
+        batch: int,
+        heads: int,
+        length: int,
+        width: int,
+        dtype: str = "bf16",
+        causal: bool = False,
+        **more: Any,
+    ) -> tuple[str, Make]:
         text = f"attention {batch}×{heads}×{length}×{width} {dtype}" + " causal" * causal
         text += "".join(f" {name} {value}" for name, value in more.items())
-        return text, partial(attention, batch=batch, heads=heads, length=length, width=width, dtype=dtype, causal=causal, **more)
+        return text, partial(
+            attention,
+            batch=batch,
+            heads=heads,
+            length=length,
+            width=width,
+            dtype=dtype,
+            causal=causal,
+            **more,
+        )
 
     for width in (64, 128):
         for causal in (False, True):
             for batch, heads, length in (
-                (1, 8, 256), (8, 16, 256), (1, 8, 512), (4, 12, 512), (16, 16, 512), (1, 8, 1024),
-                (2, 16, 1024), (8, 16, 1024), (1, 12, 2048), (4, 16, 2048), (1, 16, 4096),
-                (4, 32, 4096), (1, 8, 8192),
-            ):  # fmt: skip
+                (1, 8, 256),
+                (8, 16, 256),
+                (1, 8, 512),
+                (4, 12, 512),
+                (16, 16, 512),
+                (1, 8, 1024),
+                (2, 16, 1024),
+                (8, 16, 1024),
+                (1, 12, 2048),
+                (4, 16, 2048),
+                (1, 16, 4096),
+                (4, 32, 4096),
+                (1, 8, 8192),
+            ):
                 yield one(batch, heads, length, width, causal=causal)
-            for batch, heads, length in ((1, 8, 256), (8, 16, 256), (4, 12, 512), (2, 16, 1024), (8, 16, 1024), (4, 16, 2048), (1, 16, 4096)):
+            for batch, heads, length in (
+                (1, 8, 256),
+                (8, 16, 256),
+                (4, 12, 512),
+                (2, 16, 1024),
+                (8, 16, 1024),
+                (4, 16, 2048),
+                (1, 16, 4096),
+            ):
                 yield one(batch, heads, length, width, causal=causal, grad=True)
         for batch, heads, length in ((8, 16, 256), (4, 16, 1024), (2, 16, 2048)):
             yield one(batch, heads, length, width, "fp16", True)
@@ -117,17 +153,57 @@ def _attention() -> Named:
     for batch, heads, length in ((8, 8, 256), (4, 16, 1024), (16, 12, 512)):
         yield one(batch, heads, length, 64, dropout=0.1)
         yield one(batch, heads, length, 64, dropout=0.1, grad=True)
-        yield f"masked attention {batch}×{heads}×{length}×64 bf16", partial(masked, batch=batch, heads=heads, length=length, width=64, dtype="bf16")
+        yield (
+            f"masked attention {batch}×{heads}×{length}×64 bf16",
+            partial(masked, batch=batch, heads=heads, length=length, width=64, dtype="bf16"),
+        )
         for grad in (False, True):
-            yield f"heads of {batch}×{heads}×{length}×64 bf16" + " grad" * grad, partial(heads_of, batch=batch, heads=heads, length=length, width=64, dtype="bf16", grad=grad)
-        yield f"plain attention {batch}×{heads}×{length}×64", partial(plain_attention, batch=batch, heads=heads, length=length, width=64)
+            yield (
+                f"heads of {batch}×{heads}×{length}×64 bf16" + " grad" * grad,
+                partial(
+                    heads_of,
+                    batch=batch,
+                    heads=heads,
+                    length=length,
+                    width=64,
+                    dtype="bf16",
+                    grad=grad,
+                ),
+            )
+        yield (
+            f"plain attention {batch}×{heads}×{length}×64",
+            partial(plain_attention, batch=batch, heads=heads, length=length, width=64),
+        )
 
 
 _SHAPES = (
-    (64, 64), (4096, 64), (262144, 64), (64, 256), (32768, 256), (64, 768), (1024, 768), (16384, 768), (64, 1024), (512, 1024), (4096, 1024), (32768, 1024),
-    (64, 2048), (2048, 2048), (16384, 2048), (64, 4096), (512, 4096), (4096, 4096), (16384, 4096), (64, 8192), (1024, 8192), (8192, 8192),
-    (64, 16384), (2048, 16384), (64, 50257), (2048, 50257),
-)  # fmt: skip
+    (64, 64),
+    (4096, 64),
+    (262144, 64),
+    (64, 256),
+    (32768, 256),
+    (64, 768),
+    (1024, 768),
+    (16384, 768),
+    (64, 1024),
+    (512, 1024),
+    (4096, 1024),
+    (32768, 1024),
+    (64, 2048),
+    (2048, 2048),
+    (16384, 2048),
+    (64, 4096),
+    (512, 4096),
+    (4096, 4096),
+    (16384, 4096),
+    (64, 8192),
+    (1024, 8192),
+    (8192, 8192),
+    (64, 16384),
+    (2048, 16384),
+    (64, 50257),
+    (2048, 50257),
+)
 
 
 def _rows() -> Named:
@@ -137,66 +213,182 @@ def _rows() -> Named:
                 continue
             for grad in (False, True):
                 text = f"{rows}×{columns} {dtype}" + " grad" * grad
-                yield f"softmax {text}", partial(along, call=partial(torch.softmax, dim=-1), shape=(rows, columns), dtype=dtype, grad=grad)
+                yield (
+                    f"softmax {text}",
+                    partial(
+                        along,
+                        call=partial(torch.softmax, dim=-1),
+                        shape=(rows, columns),
+                        dtype=dtype,
+                        grad=grad,
+                    ),
+                )
                 if columns < 10000:
-                    yield f"layer norm {text}", partial(norm, kind="layer", rows=rows, columns=columns, dtype=dtype, grad=grad)
-                    yield f"rms norm {text}", partial(norm, kind="rms", rows=rows, columns=columns, dtype=dtype, grad=grad)
+                    yield (
+                        f"layer norm {text}",
+                        partial(
+                            norm, kind="layer", rows=rows, columns=columns, dtype=dtype, grad=grad
+                        ),
+                    )
+                    yield (
+                        f"rms norm {text}",
+                        partial(
+                            norm, kind="rms", rows=rows, columns=columns, dtype=dtype, grad=grad
+                        ),
+                    )
     for rows, columns in ((4096, 1024), (2048, 16384), (2048, 50257), (256, 10000)):
-        yield f"log_softmax {rows}×{columns} bf16", partial(along, call=partial(torch.log_softmax, dim=-1), shape=(rows, columns), dtype="bf16")
-        yield f"softmax dim 0 {rows}×{columns} bf16", partial(along, call=partial(torch.softmax, dim=0), shape=(rows, columns), dtype="bf16")
+        yield (
+            f"log_softmax {rows}×{columns} bf16",
+            partial(
+                along, call=partial(torch.log_softmax, dim=-1), shape=(rows, columns), dtype="bf16"
+            ),
+        )
+        yield (
+            f"softmax dim 0 {rows}×{columns} bf16",
+            partial(along, call=partial(torch.softmax, dim=0), shape=(rows, columns), dtype="bf16"),
+        )
 
 
 def _reductions() -> Named:
     for name, call in REDUCTIONS.items():
         some = ("bf16", "fp32") if name in ("sum", "amax") else ("bf16",)
         for dtype in some:
-            for rows, columns in ((64, 4096), (4096, 64), (1024, 1024), (8192, 2048), (8192, 8192), (262144, 256), (256, 262144), (32768, 128), (128, 32768)):
+            for rows, columns in (
+                (64, 4096),
+                (4096, 64),
+                (1024, 1024),
+                (8192, 2048),
+                (8192, 8192),
+                (262144, 256),
+                (256, 262144),
+                (32768, 128),
+                (128, 32768),
+            ):
                 for dim in (None, 0, 1):
                     used = call if dim is None else partial(call, dim=dim)
                     text = "all" if dim is None else f"dim {dim}"
-                    yield f"{name} {text} {rows}×{columns} {dtype}", partial(along, call=used, shape=(rows, columns), dtype=dtype)
-    for rows, columns in ((512, 768), (2048, 768), (16384, 768), (96, 1536), (4096, 4096), (1024, 3072)):
-        yield f"sum dim 0 {rows}×{columns} bf16", partial(along, call=partial(torch.sum, dim=0), shape=(rows, columns), dtype="bf16")
+                    yield (
+                        f"{name} {text} {rows}×{columns} {dtype}",
+                        partial(along, call=used, shape=(rows, columns), dtype=dtype),
+                    )
+    for rows, columns in (
+        (512, 768),
+        (2048, 768),
+        (16384, 768),
+        (96, 1536),
+        (4096, 4096),
+        (1024, 3072),
+    ):
+        yield (
+            f"sum dim 0 {rows}×{columns} bf16",
+            partial(along, call=partial(torch.sum, dim=0), shape=(rows, columns), dtype="bf16"),
+        )
 
 
 def _losses() -> Named:
     for rows in (256, 4096):
         for classes in (1000, 8192, 32000, 50257):
             for dtype in ("bf16", "fp32"):
-                yield f"cross entropy {rows}×{classes} {dtype}", partial(cross_entropy, rows=rows, classes=classes, dtype=dtype, grad=True)
-            yield f"logsumexp {rows}×{classes} bf16 upcast", partial(logsumexp, rows=rows, classes=classes, dtype="bf16", upcast=True)
-            yield f"logsumexp {rows}×{classes} bf16", partial(logsumexp, rows=rows, classes=classes, dtype="bf16", upcast=False)
-    yield "cross entropy 512×1000 bf16", partial(cross_entropy, rows=512, classes=1000, dtype="bf16", grad=True)
+                yield (
+                    f"cross entropy {rows}×{classes} {dtype}",
+                    partial(cross_entropy, rows=rows, classes=classes, dtype=dtype, grad=True),
+                )
+            yield (
+                f"logsumexp {rows}×{classes} bf16 upcast",
+                partial(logsumexp, rows=rows, classes=classes, dtype="bf16", upcast=True),
+            )
+            yield (
+                f"logsumexp {rows}×{classes} bf16",
+                partial(logsumexp, rows=rows, classes=classes, dtype="bf16", upcast=False),
+            )
+    yield (
+        "cross entropy 512×1000 bf16",
+        partial(cross_entropy, rows=512, classes=1000, dtype="bf16", grad=True),
+    )
 
 
 def _indexing() -> Named:
     for words, width in ((1000, 640), (32000, 512), (32000, 4096), (50257, 1024)):
         for count in (64, 1024, 16384):
-            yield f"embedding {count} of {words}×{width} bf16", partial(embedding, words=words, width=width, count=count, dtype="bf16")
+            yield (
+                f"embedding {count} of {words}×{width} bf16",
+                partial(embedding, words=words, width=width, count=count, dtype="bf16"),
+            )
         for count in (512, 8192):
-            yield f"embedding {count} of {words}×{width} bf16 grad", partial(embedding, words=words, width=width, count=count, dtype="bf16", grad=True)
-    yield "embedding 16384 of 32000×1024 fp32", partial(embedding, words=32000, width=1024, count=16384, dtype="fp32")
+            yield (
+                f"embedding {count} of {words}×{width} bf16 grad",
+                partial(embedding, words=words, width=width, count=count, dtype="bf16", grad=True),
+            )
+    yield (
+        "embedding 16384 of 32000×1024 fp32",
+        partial(embedding, words=32000, width=1024, count=16384, dtype="fp32"),
+    )
     for kind in ("gather", "rows", "columns", "index"):
         for dtype in ("bf16", "fp32"):
-            for rows, columns, count in ((1000, 1024, 512), (10000, 512, 256), (10000, 4096, 2048), (32000, 1024, 512)):
+            for rows, columns, count in (
+                (1000, 1024, 512),
+                (10000, 512, 256),
+                (10000, 4096, 2048),
+                (32000, 1024, 512),
+            ):
                 used = count if kind in ("gather", "columns") else 16 * count
-                yield f"{kind} {used} of {rows}×{columns} {dtype}", partial(indexed, kind=kind, rows=rows, columns=columns, count=used, dtype=dtype)
-    yield "rows with backward 4096 of 32000×1024", partial(gathered_rows_with_backward, rows=32000, width=1024, count=4096)
+                yield (
+                    f"{kind} {used} of {rows}×{columns} {dtype}",
+                    partial(
+                        indexed, kind=kind, rows=rows, columns=columns, count=used, dtype=dtype
+                    ),
+                )
+    yield (
+        "rows with backward 4096 of 32000×1024",
+        partial(gathered_rows_with_backward, rows=32000, width=1024, count=4096),
+    )
 
 
 def _rearranged() -> Named:
     for dtype in ("bf16", "fp32"):
-        for rows, columns in ((256, 256), (1024, 1024), (2048, 2048), (4096, 4096), (8192, 8192), (512, 8192), (8192, 512), (4096, 1000), (16384, 1024), (1024, 16384), (65536, 64), (64, 65536)):
-            yield f"transposed {rows}×{columns} {dtype}", partial(rearranged, shape=(rows, columns), order=(1, 0), dtype=dtype)
+        for rows, columns in (
+            (256, 256),
+            (1024, 1024),
+            (2048, 2048),
+            (4096, 4096),
+            (8192, 8192),
+            (512, 8192),
+            (8192, 512),
+            (4096, 1000),
+            (16384, 1024),
+            (1024, 16384),
+            (65536, 64),
+            (64, 65536),
+        ):
+            yield (
+                f"transposed {rows}×{columns} {dtype}",
+                partial(rearranged, shape=(rows, columns), order=(1, 0), dtype=dtype),
+            )
         for rows, columns in ((1024, 1024), (4096, 4096), (8192, 2048)):
-            yield f"added transposed {rows}×{columns} {dtype}", partial(rearranged, shape=(rows, columns), order=(1, 0), dtype=dtype, added=True)
-        for batch, length, heads, width in ((2, 512, 8, 64), (8, 1024, 16, 64), (16, 2048, 16, 128)):
+            yield (
+                f"added transposed {rows}×{columns} {dtype}",
+                partial(rearranged, shape=(rows, columns), order=(1, 0), dtype=dtype, added=True),
+            )
+        for batch, length, heads, width in (
+            (2, 512, 8, 64),
+            (8, 1024, 16, 64),
+            (16, 2048, 16, 128),
+        ):
             shape = (batch, length, heads, width)
-            yield f"heads first {shape} {dtype}", partial(rearranged, shape=shape, order=(0, 2, 1, 3), dtype=dtype)
-            yield f"heads inside {shape} {dtype}", partial(rearranged, shape=shape, order=(0, 2, 3, 1), dtype=dtype)
+            yield (
+                f"heads first {shape} {dtype}",
+                partial(rearranged, shape=shape, order=(0, 2, 1, 3), dtype=dtype),
+            )
+            yield (
+                f"heads inside {shape} {dtype}",
+                partial(rearranged, shape=shape, order=(0, 2, 3, 1), dtype=dtype),
+            )
         for kind in ("rows", "columns", "third"):
             for rows, columns in ((1024, 3072), (8192, 3072), (8192, 12288)):
-                yield f"{kind} {rows}×{columns} {dtype}", partial(part_of, rows=rows, columns=columns, kind=kind, dtype=dtype)
+                yield (
+                    f"{kind} {rows}×{columns} {dtype}",
+                    partial(part_of, rows=rows, columns=columns, kind=kind, dtype=dtype),
+                )
 
 
 def _products() -> Named:
@@ -206,56 +398,193 @@ def _products() -> Named:
                 if kind == "bias" and width in (1024, 8192):
                     continue
                 count = 8 if width * wide >= 8 * M else 16
-                yield f"{count} few {rows}×{width}×{wide} {kind} bf16", partial(few_rows, rows=rows, width=width, wide=wide, count=count, dtype="bf16", kind=kind)
+                yield (
+                    f"{count} few {rows}×{width}×{wide} {kind} bf16",
+                    partial(
+                        few_rows,
+                        rows=rows,
+                        width=width,
+                        wide=wide,
+                        count=count,
+                        dtype="bf16",
+                        kind=kind,
+                    ),
+                )
     for rows in (1, 8, 64):
-        yield f"8 few {rows}×4096×4096 linear fp32", partial(few_rows, rows=rows, width=4096, wide=4096, count=8, dtype="fp32", kind="linear")
-        yield f"16 few {rows}×1024×1024 linear fp32", partial(few_rows, rows=rows, width=1024, wide=1024, count=16, dtype="fp32", kind="linear")
-    for rows, width, wide in ((64, 768, 3072), (256, 512, 2048), (256, 2048, 8192), (1024, 768, 3072), (1024, 3072, 768), (1024, 2048, 2048), (4096, 512, 2048), (4096, 1024, 4096), (4096, 4096, 1024), (8192, 768, 768), (8192, 2048, 8192), (8192, 8192, 2048), (2048, 2560, 10240)):
+        yield (
+            f"8 few {rows}×4096×4096 linear fp32",
+            partial(
+                few_rows, rows=rows, width=4096, wide=4096, count=8, dtype="fp32", kind="linear"
+            ),
+        )
+        yield (
+            f"16 few {rows}×1024×1024 linear fp32",
+            partial(
+                few_rows, rows=rows, width=1024, wide=1024, count=16, dtype="fp32", kind="linear"
+            ),
+        )
+    for rows, width, wide in (
+        (64, 768, 3072),
+        (256, 512, 2048),
+        (256, 2048, 8192),
+        (1024, 768, 3072),
+        (1024, 3072, 768),
+        (1024, 2048, 2048),
+        (4096, 512, 2048),
+        (4096, 1024, 4096),
+        (4096, 4096, 1024),
+        (8192, 768, 768),
+        (8192, 2048, 8192),
+        (8192, 8192, 2048),
+        (2048, 2560, 10240),
+    ):
         for grad in (False, True):
-            yield f"linear {rows}×{width}×{wide} bf16" + " grad" * grad, partial(linear, rows=rows, width=width, wide=wide, dtype="bf16", bias=True, grad=grad)
+            yield (
+                f"linear {rows}×{width}×{wide} bf16" + " grad" * grad,
+                partial(
+                    linear, rows=rows, width=width, wide=wide, dtype="bf16", bias=True, grad=grad
+                ),
+            )
     for rows, width, wide in ((1024, 768, 3072), (4096, 1024, 4096)):
-        yield f"linear {rows}×{width}×{wide} fp16", partial(linear, rows=rows, width=width, wide=wide, dtype="fp16", bias=True, grad=False)
-        yield f"linear {rows}×{width}×{wide} fp32", partial(linear, rows=rows, width=width, wide=wide, dtype="fp32", bias=True, grad=False)
-    for batch, m, k, n in ((16, 1024, 64, 1024), (16, 1024, 1024, 64), (64, 512, 64, 512), (4, 8192, 128, 8192), (128, 256, 64, 256), (128, 256, 256, 64)):
-        yield f"batch {batch}×{m}×{k}×{n} bf16", partial(batched, batch=batch, m=m, k=k, n=n, dtype="bf16", turned=k < n)
+        yield (
+            f"linear {rows}×{width}×{wide} fp16",
+            partial(linear, rows=rows, width=width, wide=wide, dtype="fp16", bias=True, grad=False),
+        )
+        yield (
+            f"linear {rows}×{width}×{wide} fp32",
+            partial(linear, rows=rows, width=width, wide=wide, dtype="fp32", bias=True, grad=False),
+        )
+    for batch, m, k, n in (
+        (16, 1024, 64, 1024),
+        (16, 1024, 1024, 64),
+        (64, 512, 64, 512),
+        (4, 8192, 128, 8192),
+        (128, 256, 64, 256),
+        (128, 256, 256, 64),
+    ):
+        yield (
+            f"batch {batch}×{m}×{k}×{n} bf16",
+            partial(batched, batch=batch, m=m, k=k, n=n, dtype="bf16", turned=k < n),
+        )
 
 
 def _optimizers() -> Named:
     for kind in OPTIMIZERS:
         for form in ("foreach", "fused"):
-            for tensors, elements, dtype, mixed in ((8, M, "fp32", False), (40, M, "fp32", False), (100, M // 16, "fp32", False), (40, M, "bf16", False), (148, M, "fp32", True), (300, 1024, "fp32", False), (16, 8 * M, "fp32", False)):
+            for tensors, elements, dtype, mixed in (
+                (8, M, "fp32", False),
+                (40, M, "fp32", False),
+                (100, M // 16, "fp32", False),
+                (40, M, "bf16", False),
+                (148, M, "fp32", True),
+                (300, 1024, "fp32", False),
+                (16, 8 * M, "fp32", False),
+            ):
                 text = f"{form} {kind} {tensors} of {elements} {dtype}" + " mixed" * mixed
-                yield text, partial(optimizer, kind=kind, form=form, tensors=tensors, elements=elements, dtype=dtype, mixed=mixed)
+                yield (
+                    text,
+                    partial(
+                        optimizer,
+                        kind=kind,
+                        form=form,
+                        tensors=tensors,
+                        elements=elements,
+                        dtype=dtype,
+                        mixed=mixed,
+                    ),
+                )
     for tensors, elements in ((8, M), (100, M // 16), (40, 4 * M)):
-        yield f"clipped {tensors} of {elements} fp32", partial(clipped, tensors=tensors, elements=elements, dtype="fp32")
+        yield (
+            f"clipped {tensors} of {elements} fp32",
+            partial(clipped, tensors=tensors, elements=elements, dtype="fp32"),
+        )
 
 
 def _elementwise() -> Named:
-    for name in ("relu", "gelu", "silu", "tanh", "exp", "scaled", "plus", "bias", "where", "fused", "to and fro", "dropout"):
+    for name in (
+        "relu",
+        "gelu",
+        "silu",
+        "tanh",
+        "exp",
+        "scaled",
+        "plus",
+        "bias",
+        "where",
+        "fused",
+        "to and fro",
+        "dropout",
+    ):
         for elements in (M // 16, M, 8 * M, 64 * M):
-            for dtype in ("bf16", "fp32") if name in ("gelu", "exp", "plus", "bias", "to and fro", "dropout") else ("bf16",):
-                yield f"{name} {elements} {dtype}", partial(chain, elements=elements, names=[name], dtype=dtype)
+            for dtype in (
+                ("bf16", "fp32")
+                if name in ("gelu", "exp", "plus", "bias", "to and fro", "dropout")
+                else ("bf16",)
+            ):
+                yield (
+                    f"{name} {elements} {dtype}",
+                    partial(chain, elements=elements, names=[name], dtype=dtype),
+                )
     for elements in (M, 32 * M):
         shape = (elements,)
-        yield f"gelu {elements} bf16 grad", partial(along, call=functional.gelu, shape=shape, dtype="bf16", grad=True)
-        yield f"relu {elements} bf16 grad", partial(along, call=torch.relu, shape=shape, dtype="bf16", grad=True)
-        yield f"dropout {elements} bf16 grad", partial(along, call=functional.dropout, shape=shape, dtype="bf16", grad=True)
+        yield (
+            f"gelu {elements} bf16 grad",
+            partial(along, call=functional.gelu, shape=shape, dtype="bf16", grad=True),
+        )
+        yield (
+            f"relu {elements} bf16 grad",
+            partial(along, call=torch.relu, shape=shape, dtype="bf16", grad=True),
+        )
+        yield (
+            f"dropout {elements} bf16 grad",
+            partial(along, call=functional.dropout, shape=shape, dtype="bf16", grad=True),
+        )
     for dim in (0, 1):
         for pieces, rows, columns in ((3, 1024, 1024), (2, 8192, 4096), (4, 16384, 128)):
-            yield f"joined {dim} {pieces} of {rows}×{columns} bf16", partial(joined, pieces=pieces, rows=rows, columns=columns, dim=dim, dtype="bf16")
+            yield (
+                f"joined {dim} {pieces} of {rows}×{columns} bf16",
+                partial(joined, pieces=pieces, rows=rows, columns=columns, dim=dim, dtype="bf16"),
+            )
 
 
 def _blocks() -> Named:
     for kind in ("attention", "layer", "block"):
         for training in (False, True):
-            for batch, length, heads, width in ((4, 512, 12, 768), (8, 1024, 16, 1024), (2, 2048, 16, 2048)):
+            for batch, length, heads, width in (
+                (4, 512, 12, 768),
+                (8, 1024, 16, 1024),
+                (2, 2048, 16, 2048),
+            ):
                 text = f"{kind} {batch}×{length}×{heads}×{width}" + " training" * training
-                yield text, partial(block, kind=kind, batch=batch, length=length, heads=heads, width=width, dtype="bf16", training=training)
+                yield (
+                    text,
+                    partial(
+                        block,
+                        kind=kind,
+                        batch=batch,
+                        length=length,
+                        heads=heads,
+                        width=width,
+                        dtype="bf16",
+                        training=training,
+                    ),
+                )
 
 
 SWEEPS: dict[str, Make] = {
     name: make
-    for some in (_attention, _rows, _reductions, _losses, _indexing, _rearranged, _products, _optimizers, _elementwise, _blocks)
+    for some in (
+        _attention,
+        _rows,
+        _reductions,
+        _losses,
+        _indexing,
+        _rearranged,
+        _products,
+        _optimizers,
+        _elementwise,
+        _blocks,
+    )
     for name, make in some()
 }
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def test_where_pytorch_takes_other_operations_by_device_only_rounding_differs() 
         kernels = {one.name for one in virtual.trace()}
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    assert "_scaled_dot_product_flash_attention_for_cpu" in kernels  # one kernel, as on a GPU
+    assert "attention" in kernels  # one kernel, as on a GPU
 
 
 def test_the_device_called_cuda_is_the_virtual_one(cuda: Any) -> None:

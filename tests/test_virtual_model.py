@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,9 +11,11 @@ import numpy as np
 import programs_06
 import pytest
 import torch
+from drawn_times import compared
 from lockstep import recorded, virtual
 from lockstep.trace import Kind, Trace
 from lockstep.virtual.model import H200, MACHINES, Machine
+from operator_sweeps import SWEEPS
 from timed_programs import PROGRAMS, UNSEEN, quicker, simulated
 from virtual_fit import fitted
 
@@ -129,7 +132,7 @@ def test_a_sum_over_rows_takes_longer_than_one_over_columns() -> None:
     rows, columns = (
         kernel_of(partial(lambda dim: torch.empty(8192, 2048, **x).sum(dim), dim)) for dim in (0, 1)
     )
-    assert rows == pytest.approx(lasts, rel=0.1) and columns < rows / 2
+    assert rows == pytest.approx(lasts, rel=0.2) and columns < rows / 2
 
 
 def test_without_tensor_cores_a_long_inner_dimension_is_split() -> None:
@@ -170,14 +173,32 @@ def test_of_programs_that_were_written_before_they_were_timed_half_are_within_a_
     assert steps.keys() == ours.keys()
     apart = {name: ours[name] / seconds - 1 for name, (seconds, _) in steps.items()}
     sizes = [abs(one) for one in apart.values()]
-    assert np.median(sizes) < 0.10 and max(sizes) < 0.53
-    far = {name.split(",")[0] for name, one in apart.items() if abs(one) > 0.25}
-    assert far == {
-        "a classifier's training step",
-        "attention",
-        "six RMS norms",
-        "six layers of 1536",
-    }
+    assert np.median(sizes) < 0.10 and max(sizes) < 0.25
+
+
+def test_kernels_take_what_they_were_recorded_to_take() -> None:
+    """On what constants were fitted: every tenth of the sweeps, the sum of a step's kernels."""
+    apart = []
+    for name, kernels in list(recorded("virtual/operators-h200.json").content["programs"].items()):
+        if zlib.crc32(name.encode()) % 10 == 0:
+            with virtual.device("H200", values=False) as cuda:
+                step = SWEEPS[name](cuda)
+                step()
+                cuda.synchronize()
+                since = virtual.perf_counter() * 1e9
+                step()
+                ours = [one for one in virtual.trace() if one.stream != -1 and one.start >= since]
+            took = sum(nanoseconds for _, nanoseconds in kernels)
+            apart.append(abs(sum(one.duration for one in ours) / took - 1))
+    assert len(apart) > 90
+    assert np.median(apart) < 0.08 and np.quantile(apart, 0.9) < 0.3
+
+
+def test_drawn_programs_that_nobody_looked_at_take_what_they_were_recorded_to_take() -> None:
+    """The fair test of what the device takes; where the host does, machines differ more."""
+    apart = [abs(row[3]) for row in compared("kept") if not row[4]]
+    assert len(apart) > 25
+    assert np.median(apart) < 0.12 and np.quantile(apart, 0.9) < 0.25 and max(apart) < 0.45
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=lambda machine: machine.name)

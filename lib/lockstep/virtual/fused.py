@@ -17,7 +17,7 @@ def attention(
     call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     if not dropout_p:
         more = {"attn_mask": attn_mask, "scale": scale}
-        return call(query, key, value, 0.0, is_causal, **more)  # type: ignore[no-any-return]
+        return call(query, key, value, 0.0, is_causal, **more)
     seed = int(torch.randint(1 << 24, ()))
     result = _by_hand(query, key, value, dropout_p, is_causal, attn_mask, scale, seed)
     return result, torch.full(query.shape[:3], float(seed))
@@ -30,13 +30,13 @@ def attention_backward(
     if not dropout_p:
         call = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         more = {"attn_mask": attn_mask, "scale": scale}
-        return call(  # type: ignore[no-any-return]
-            grad, query, key, value, out, logsumexp, 0.0, is_causal, **more
-        )
+        return call(grad, query, key, value, out, logsumexp, 0.0, is_causal, **more)
     seed = int(logsumexp.flatten()[0])
     with torch.inference_mode(False), torch.enable_grad():
         given = [one.clone().requires_grad_() for one in (query, key, value)]
-        result = _by_hand(*given, dropout_p, is_causal, attn_mask, scale, seed)
+        result = _by_hand(
+            given[0], given[1], given[2], dropout_p, is_causal, attn_mask, scale, seed
+        )
         return torch.autograd.grad(result, given, grad.clone())
 
 
@@ -51,7 +51,7 @@ def _by_hand(
         scores = scores + attn_mask
     drawn = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed))
     kept = (drawn >= dropout_p) / (1 - dropout_p)
-    return (scores.softmax(-1) * kept).to(value.dtype) @ value  # type: ignore[no-any-return]
+    return (scores.softmax(-1) * kept).to(value.dtype) @ value
 
 
 def rms_norm_backward(

@@ -20,21 +20,25 @@ Points = Mapping[int, tuple[float, float]]
 # By columns: the least that a kernel over rows takes, and what each row adds where they are many.
 _SOFTMAX: Points = {
     64: (1300, 0.139), 256: (1800, 0.38), 768: (3700, 1.37), 1024: (4300, 1.58),
-    2048: (7800, 4.5), 4096: (2800, 12.9), 8192: (4200, 31.4), 8193: (3500, 15.9), 16384: (5300, 31.7),
+    2048: (7800, 4.5), 4096: (2800, 12.9), 8192: (4200, 31.4), 8193: (3500, 15.9),
+    16384: (5300, 31.7),
     50257: (13200, 84),
 }  # fmt: skip
 _SOFTMAX_FLOAT: Points = {
     64: (1300, 0.148), 256: (1600, 0.49), 768: (3100, 1.53), 1024: (3700, 1.98),
-    2048: (6400, 4.2), 4096: (2800, 13.0), 8192: (4200, 33.7), 8193: (4000, 17.5), 12000: (5000, 26), 16384: (5900, 42.3),
+    2048: (6400, 4.2), 4096: (2800, 13.0), 8192: (4200, 33.7), 8193: (4000, 17.5),
+    12000: (5000, 26), 16384: (5900, 42.3),
     50257: (14300, 200),
 }  # fmt: skip
 _LOG_SOFTMAX: Points = {
     64: (1300, 0.139), 256: (1800, 0.35), 1000: (2900, 1.25), 2048: (5500, 4.0), 4096: (2800, 12.0),
-    8192: (4000, 26.2), 8193: (3200, 12.0), 16384: (5300, 24.0), 32000: (10000, 58), 50257: (13200, 67),
+    8192: (4000, 26.2), 8193: (3200, 12.0), 16384: (5300, 24.0), 32000: (10000, 58),
+    50257: (13200, 67),
 }  # fmt: skip
 _LOG_SOFTMAX_FLOAT: Points = {
     64: (1300, 0.148), 256: (1600, 0.48), 1000: (2400, 1.98), 2048: (5500, 4.2), 4096: (2800, 13.0),
-    8192: (4000, 29), 8193: (4000, 23), 12000: (5000, 33), 16384: (5900, 42), 32000: (10000, 101), 50257: (14300, 183),
+    8192: (4000, 29), 8193: (4000, 23), 12000: (5000, 33), 16384: (5900, 42), 32000: (10000, 101),
+    50257: (14300, 183),
 }  # fmt: skip
 _LAYER_NORM: Points = {
     64: (2300, 1.14), 256: (2300, 1.26), 768: (2800, 2.04), 1024: (2900, 2.33), 2048: (4000, 3.5),
@@ -105,9 +109,8 @@ def time(
 ) -> tuple[float, int] | None:  # fmt: skip
     """(ns, kernels) of an operation on memory; None for one that nobody has timed."""
     name = func.overloadpacket.__name__
-    if name.startswith(("_foreach_", "_fused_")) and name != "_fused_rms_norm":
-        if name != "_fused_rms_norm_backward":
-            return _several(machine, name, given, made, args, nbytes)
+    if name.startswith(("_foreach_", "_fused_")) and "norm" not in name[7:]:
+        return _several(machine, name, given, made, args, nbytes)
     slower = H200.memory / machine.memory
     first = given[0] if given else made[0] if made else torch.empty(0, device="meta")
     wide = first.element_size() > 2
@@ -116,7 +119,9 @@ def time(
         if name.endswith("softmax") and args[1] % first.dim() != first.dim() - 1:
             return slower * 590.0 * columns, 1  # a thread goes along a column
         rows = first.numel() / columns
-        return slower * _rows(_FORWARD[name][wide], rows, columns, 1.3 if "norm" in name else 1.7), 1
+        return slower * _rows(
+            _FORWARD[name][wide], rows, columns, 1.3 if "norm" in name else 1.7
+        ), 1
     if name.endswith("softmax_backward_data"):
         columns = _columns(name, first, args)
         longer = 1.35 if columns * first.element_size() > 3e4 else 1.0
@@ -147,7 +152,9 @@ def time(
         across = name == "index_select" and args[1] % first.dim() == first.dim() - 1
         if not across:
             rows = made[0].numel() / max(made[0].shape[-1], 1)
-            return machine.kernel + max(machine.traffic(2 * made[0].nbytes), slower * 0.62 * rows), 1
+            return machine.kernel + max(
+                machine.traffic(2 * made[0].nbytes), slower * 0.62 * rows
+            ), 1
         each = (1.9 + 0.6 * first.element_size()) * _ELEMENT
         return machine.kernel + slower * each * made[0].numel(), 1
     if name == "gather":
@@ -293,12 +300,12 @@ def _several(
         elements = sum(one.numel() for one in first)
         # One kernel each; where types differ it also converts.
         each = (machine.kernel + 1_600 * (first[0].element_size() < 4)) * len(first)
-        return each + max(_uneven(machine, first[0]) * elements, machine.traffic(nbytes)), len(first)
+        return each + max(_uneven(machine, first[0]) * elements, machine.traffic(nbytes)), len(
+            first
+        )
     depth = len(lists) + (len(made) > len(first) and not name.startswith("_fused_"))
     chunks = sum(math.ceil(one.numel() / _CHUNK) for one in first)
-    launches = max(
-        math.ceil(len(first) / _TENSORS.get(depth, 30)), math.ceil(chunks / _CHUNKS), 1
-    )
+    launches = max(math.ceil(len(first) / _TENSORS.get(depth, 30)), math.ceil(chunks / _CHUNKS), 1)
     largest = max(min(one.numel(), _CHUNK) for one in first) * first[0].element_size()
     if name.startswith("_fused_"):
         nbytes *= 1.11 * (1 - 0.5 / len(lists))  # gradients are read, and not written

@@ -57,7 +57,7 @@ class _Names(TorchFunctionMode):
         if func is _PLAIN_ATTENTION:
             return _attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:  # no mode sees what that calls
-            functional.scaled_dot_product_attention = _attention
+            functional.scaled_dot_product_attention = _attention  # type: ignore[assignment]
             try:
                 return _self_attention(args, kwargs) or func(*args, **kwargs)
             finally:
@@ -156,7 +156,8 @@ def _prepare() -> None:
     # Only so that there is such a name: to C++ the tensors are others (see VirtualTensor).
     _setup_privateuseone_for_python_backend(DEVICE_TYPE, _Backend(f"torch.{DEVICE_TYPE}"))
     # `impl` itself refuses, as PyTorch has only a GPU take this for one operation.
-    _LIBRARY.m.impl("_fused_rms_norm", "Meta", fused.rms_norm_shapes)
+    library: Any = _LIBRARY.m
+    library.impl("_fused_rms_norm", "Meta", fused.rms_norm_shapes)
     # Optimizers then take several tensors in one operation, as they do on a GPU.
     if VirtualTensor not in optimizer._foreach_supported_types:
         optimizer._foreach_supported_types.append(VirtualTensor)
