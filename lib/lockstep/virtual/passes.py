@@ -109,7 +109,7 @@ def time(
 ) -> tuple[float, int] | None:  # fmt: skip
     """(ns, kernels) of an operation on memory; None for one that nobody has timed."""
     name = func.overloadpacket.__name__
-    if name.startswith(("_foreach_", "_fused_")) and "norm" not in name[7:]:
+    if name.startswith(("_foreach_", "_fused_")) and not name.startswith("_fused_rms_norm"):
         return _several(machine, name, given, made, args, nbytes)
     slower = H200.memory / machine.memory
     first = given[0] if given else made[0] if made else torch.empty(0, device="meta")
