@@ -53,15 +53,16 @@ Whose time it is
 ----------------
 `model` has a machine's constants and says where each is from: an H200's are from recordings of this
 course where these tell them, the rest, and the H100's, A100's and B200's, from data sheets. Every
-trace is stamped *simulated*. Not modelled: most of what caches do, several kernels for one
-operation (but for an optimizer's), clocks that fall under load, the cost of an event on the
-device, threads of the host, other GPUs' work on shared links. So times are estimates. On 32
-programs as labs 04 and 06 have them, step times were 9 % from an H200's (median) and 24 % at most:
-`python tests/timed_programs.py` shows them, and by how much a second run of the H200's differed.
-They are worst where the host's own Python takes the time. Of 20 other programs, which were written
-down before any was timed (`UNSEEN` there), half are within 10 %; a softmax over long rows, a norm
-of large tensors, and in graphs a cross entropy and Adam, take an H200 longer, up to about twice as
-long.
+trace is stamped *simulated*. `costs` and `passes` say what operations take: attention, softmax,
+norms, reductions, losses, indexing, strided access and optimizers by what single kernels took an
+H200 in `data/virtual/operators-h200.json`. What has no model is named "(time unknown: estimated
+from bytes)", and the stamp says what part of the device's time that is. Not modelled: most of what
+caches do, most kernels that PyTorch launches several of for one operation, clocks that fall under
+load, the cost of an event on the device, threads of the host, other GPUs' work on shared links. So
+times are estimates. `python tests/timed_programs.py` and `python tests/drawn_times.py` show them
+beside an H200's, and by how much a second run of the H200's differed: on 32 programs as labs 04 and
+06 have them, 9 % off (median) and 24 % at most. They are worst where the host's own Python takes
+the time: hosts differ by more than half.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
 tensor's shape in place, IPC, external streams and events, random numbers that depend on values,
@@ -71,9 +72,10 @@ a virtual GPU can run no backward pass on a real one, which then says so.
 `values=False` makes a device of times only, for tensors of any size.
 
 Modules: `model` (constants), `schedule` (time), `happens_before` (what is ordered), `race_detector`
-(what is not, in words), `memory`, `work` (a call that is computed later), `costs` (of operations),
-`simulator` (all of it together), `tensor` (PyTorch's side), `streams` and `graphs` (torch.cuda's
-names, which `cuda` gathers), `collectives`, `switch` (on and off).
+(what is not, in words), `memory`, `work` (a call that is computed later), `fused` (what a GPU does
+in one kernel), `costs` (of operations), `passes` (of those over memory), `simulator` (all of it
+together), `tensor` (PyTorch's side), `streams` and `graphs` (torch.cuda's names, which `cuda`
+gathers), `collectives`, `switch` (on and off).
 Nothing here imports torch before the device is used.
 """
 

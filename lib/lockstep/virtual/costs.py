@@ -1,9 +1,9 @@
 """The time that an operation keeps the device busy, from the shapes of its tensors.
 
-An operation is one kernel; one on many tensors a kernel for each of them where their shapes differ,
-as PyTorch does it then. Products of matrices, convolutions and attention cost their
-floating-point operations (torch.utils.flop_counter's formulas) or their memory traffic, whichever
-takes longer; all else costs its traffic: each input is read once, each output written once.
+Products of matrices and convolutions cost their floating-point operations
+(torch.utils.flop_counter's formulas) or their memory traffic, whichever takes longer; all else is
+in `passes`, and what is not even there costs its traffic: each input is read once, each output
+written once.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class Machine:
     Of the device, in ns: latency, from a launch's begin until an idle device begins, and gap,
     between kernels of a stream (graph_latency, graph_gap: in a graph); kernel, the least that one
     takes (product, reduction: of such a kernel); across, what a reduction needs more whose blocks
-    must meet; row, what one over rows needs for each that a thread adds, of which there are `rows`
-    at most; cold, what a kernel on some of the SMs waits for operands that have left the L2 cache;
+    must meet; cold, what a kernel on some of the SMs waits for operands that have left the L2 cache;
     k_step, what a product needs for 64 of its inner dimension, however few its tiles are; split,
     to add up the parts of one whose inner dimension several SMs share.
     Without tensor cores: single, the least that a product takes, and single_step for 64 of its
@@ -48,8 +47,7 @@ class Machine:
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
     the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the
-    L2 cache, cached bytes. kept: bytes that may be used until something has left it. columns:
-    bytes/s at which a reduction over rows reads. capacity: bytes of device memory. sms: streaming
+    L2 cache, cached bytes. kept: bytes that may be used until something has left it. capacity: bytes of device memory. sms: streaming
     multiprocessors. clock: Hz, for `_sleep`. priorities: of streams, the least and the greatest.
     """
 
@@ -86,8 +84,6 @@ class Machine:
     bias: float = 12_500.0
     reduction: float = 2_600.0
     across: float = 3_400.0
-    row: float = 12.0
-    rows: int = 1024
     cold: float = 950.0
     k_step: float = 120.0
     split: float = 1_700.0
@@ -97,7 +93,6 @@ class Machine:
     l2: float = 7e12
     cached: float = 40e6
     kept: float = 50e6
-    columns: float = 1.6e12
     pinned: float = 55.3e9
     pageable: float = 24.3e9
     collective: float = 10_400.0
