@@ -176,6 +176,18 @@ def test_of_programs_that_were_written_before_they_were_timed_half_are_within_a_
     assert np.median(sizes) < 0.10 and max(sizes) < 0.25
 
 
+def test_what_has_no_model_says_so() -> None:
+    with virtual.device(values=False) as cuda:
+        x = torch.empty(1 << 20, device="cuda")
+        x.add_(1)
+        cuda.synchronize()
+        assert str(virtual.trace().stamp) == "simulated · virtual H200"
+        x.sort()
+        trace = virtual.trace()
+        assert "sort (time unknown: estimated from bytes)" in trace.names
+        assert "of its time only estimated from bytes" in str(trace.stamp)
+
+
 def test_kernels_take_what_they_were_recorded_to_take() -> None:
     """On what constants were fitted: every tenth of the sweeps, the sum of a step's kernels."""
     apart = []
