@@ -38,11 +38,10 @@ class Machine:
     between kernels of a stream (graph_latency, graph_gap: in a graph); kernel, the least that one
     takes (product, reduction: of such a kernel); across, what a reduction needs more whose blocks
     must meet; cold, what a kernel on some of the SMs waits for operands that have left the L2
-    cache; k_step, what a product needs for 64 of its inner dimension, however few its tiles are; split,
-    to add up the parts of one whose inner dimension several SMs share.
-    Without tensor cores: single, the least that a product takes, and single_step for 64 of its
-    inner dimension, of which `unsplit` are on one SM; bias, what adding one takes. collective, the
-    least that one takes.
+    cache; k_step, what a product needs for 64 of its inner dimension, however few its tiles are;
+    split, to add up the parts of one whose inner dimension several SMs share. Without tensor cores:
+    single, the least that a product takes, and single_step for 64 of its inner dimension, of which
+    `unsplit` are on one SM; bias, what adding one takes. collective, the least that one takes.
 
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
