@@ -71,5 +71,5 @@ def table(half: str) -> str:
 
 
 if __name__ == "__main__":
-    for half in sys.argv[1:] or HALVES:
+    for half in sys.argv[1:] or ("fitted",):
         print(table(half), end="\n\n")
