@@ -64,9 +64,13 @@ def table(half: str) -> str:
         tenth = apart[min(int(0.9 * len(apart)), len(apart) - 1)]
         lines.append(
             f"{half}, {what}: {len(apart)} programs, median {statistics.median(apart):.1%}, nine "
-            f"in ten {tenth:.1%}, worst {apart[-1]:.1%}; the H200 from itself: median "
-            f"{statistics.median(spreads):.1%}, worst {max(spreads):.1%}"
+            f"in ten {tenth:.1%}, worst {apart[-1]:.1%}"
         )
+        if any(spreads):  # the half that is kept was measured twice
+            lines[-1] += (
+                f"; the H200 from itself: median {statistics.median(spreads):.1%}, worst "
+                f"{max(spreads):.1%}"
+            )
     return "\n".join(lines)
 
 
