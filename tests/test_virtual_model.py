@@ -17,6 +17,7 @@ from lockstep.trace import Kind, Trace
 from lockstep.virtual.model import H200, MACHINES, Machine
 from operator_sweeps import SWEEPS
 from timed_programs import PROGRAMS, UNSEEN, quicker, simulated
+from torch.nn import functional
 from virtual_fit import fitted
 
 
@@ -220,3 +221,26 @@ def test_a_faster_machine_is_faster(machine: Machine) -> None:
     h200, _ = H200.multiply(8192, 8192, 8192, "bfloat16")
     peaks = {"A100": 312, "H100": 989.5, "H200": 989.5, "B200": 2250}
     assert large / h200 == pytest.approx(989.5 / peaks[machine.name], rel=0.15)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: x.softmax(-1),
+        lambda x: x.logsumexp(0),
+        lambda x: x.std(),
+        lambda x: x[x > 0],
+        lambda x: functional.layer_norm(x[None], (*x[None].shape[-1:],)),
+        lambda x: x.clone().abs_(),
+    ],
+    ids=["softmax", "logsumexp", "std", "mask", "layer norm", "in place"],
+)
+def test_odd_shapes_have_a_time(
+    step: Callable[[torch.Tensor], Any], shape: tuple[int, ...]
+) -> None:
+    """A scalar, nothing at all, and as much as values say: the trace has a kernel of known time."""
+    with virtual.device() as cuda:
+        step(torch.ones(shape, device="cuda"))
+        cuda.synchronize()
+        assert not any("time unknown" in name for name in virtual.trace().names)

@@ -112,11 +112,12 @@ def time(
     if name.startswith(("_foreach_", "_fused_")) and not name.startswith("_fused_rms_norm"):
         return _several(machine, name, given, made, args, nbytes)
     slower = H200.memory / machine.memory
+    made = made or given[:1]  # before its values are there, nobody knows how much it makes
     first = given[0] if given else made[0] if made else torch.empty(0, device="meta")
     wide = first.element_size() > 2
     if name in _FORWARD:
         columns = _columns(name, first, args)
-        if name.endswith("softmax") and args[1] % first.dim() != first.dim() - 1:
+        if name.endswith("softmax") and args[1] % max(first.dim(), 1) != max(first.dim(), 1) - 1:
             return slower * 590.0 * columns, 1  # a thread goes along a column
         rows = first.numel() / columns
         return slower * _rows(
@@ -132,7 +133,7 @@ def time(
             return took, 1
         return took + machine.kernel + machine.traffic(nbytes), 2  # a product of the two first
     if name.endswith(("layer_norm_backward", "rms_norm_backward")):
-        columns = math.prod(args[2])
+        columns = max(math.prod(args[2]), 1)
         rows = args[1].numel() / columns
         points = (_NORM_BACKWARD, _NORM_BACKWARD_FLOAT)[wide]
         weights = 1600 + 3.3 * rows + machine.traffic(2 * first.nbytes) / slower
@@ -149,9 +150,9 @@ def time(
         rows, filled = args[1].shape[0], machine.traffic(made[0].nbytes) * 1.25
         return machine.kernel + filled + slower * (3_000 + 1.75 * rows), 2
     if name in _ROWS_OF:
-        across = name == "index_select" and args[1] % first.dim() == first.dim() - 1
+        across = name == "index_select" and args[1] % max(first.dim(), 1) == first.dim() - 1
         if not across:
-            rows = made[0].numel() / max(made[0].shape[-1], 1)
+            rows = made[0].numel() / max(made[0].shape[-1] if made[0].dim() else 1, 1)
             return machine.kernel + max(
                 machine.traffic(2 * made[0].nbytes), slower * 0.62 * rows
             ), 1
@@ -168,16 +169,25 @@ def time(
     if name == "select_backward":  # zeros, into which the part is copied
         filled, copied = machine.traffic(made[0].nbytes) * 1.28, machine.traffic(2 * first.nbytes)
         return 2 * machine.kernel + filled + copied, 2
-    if name in _PLAIN or torch.Tag.pointwise in func.tags:
+    if name in _PLAIN or _is_pointwise(func):
         return machine.kernel + _elementwise(machine, name, given, made, nbytes), 1
     return None
 
 
+def _is_pointwise(func: Any) -> bool:
+    """Whether it works element by element; of what works in place the tags may not say it."""
+    if torch.Tag.pointwise in func.tags:
+        return True
+    other = getattr(torch.ops.aten, func.overloadpacket.__name__.rstrip("_"), None)
+    every = [getattr(other, one) for one in other.overloads()] if other else []
+    return any(torch.Tag.pointwise in one.tags for one in every)
+
+
 def _columns(name: str, first: torch.Tensor, args: Sequence[Any]) -> int:
     if "norm" in name:
-        return math.prod(args[1])
+        return max(math.prod(args[1]), 1)
     dim = args[2] if name.endswith("backward_data") else args[1]
-    return int(first.shape[dim]) if first.dim() else 1
+    return max(int(first.shape[dim]), 1) if first.dim() else 1
 
 
 def _rows(points: Points, rows: float, columns: float, power: float = 1.3) -> float:

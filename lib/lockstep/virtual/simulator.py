@@ -429,8 +429,9 @@ class Device:
     @property
     def stamp(self) -> Any:
         model = f"virtual {self.machine.name}"
-        if self._guessed:
-            model += f", {self._guessed / self._busy:.1%} of its time only estimated from bytes"
+        guessed = self._guessed / self._busy if self._busy else 0.0
+        if guessed >= 0.01:
+            model += f", {guessed:.0%} of its time only estimated from bytes"
         return simulated(model)
 
     def races(self) -> Races:
