@@ -46,8 +46,9 @@ class Machine:
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
     the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the
-    L2 cache, cached bytes. kept: bytes that may be used until something has left it. capacity: bytes of device memory. sms: streaming
-    multiprocessors. clock: Hz, for `_sleep`. priorities: of streams, the least and the greatest.
+    L2 cache, cached bytes. kept: bytes that may be used until something has left it. capacity:
+    bytes of device memory. sms: streaming multiprocessors. clock: Hz, for `_sleep`. priorities: of
+    streams, the least and the greatest.
     """
 
     name: str
