@@ -160,7 +160,7 @@ prediction = 2 * 2 * (NPROC - 1) / NPROC * 250
 # returns the whole relu(*x* w1ᵀ + b1) w2ᵀ + b2 on every rank. Each rank computes with its own part of F only: of `w1_FD`,
 # `b1_F` and `w2_DF`, the gradient is zero outside of that part. The gradients of `x_BD` and of `b2_D` are those of the whole
 # layer, on every rank. N need not divide F. There is one all-reduce in the forward pass and one in the backward, each of
-# as many bytes as `x_BD` has; the argument of `forward` and that of `backward` stay as they are.
+# as many bytes as `x_BD` has.
 
 
 # %% id="mlp"

@@ -270,42 +270,6 @@ def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
     return Leave.apply(h_Bf @ part(w2_DF, 1).T) + b2_D
 
 
-# %% mlp: enter-reduces-in-place
-# Not judged so yet.
-class Enter(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x
-
-    @staticmethod
-    def backward(ctx, grad):
-        dist.all_reduce(grad)
-        return grad
-
-
-def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
-    h_Bf = torch.relu(Enter.apply(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
-    return Leave.apply(h_Bf @ part(w2_DF, 1).T) + b2_D
-
-
-# %% mlp: leave-reduces-in-place
-# Not judged so yet.
-class Leave(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, y):
-        dist.all_reduce(y)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
-
-
-def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
-    h_Bf = torch.relu(Enter.apply(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0))
-    return Leave.apply(h_Bf @ part(w2_DF, 1).T) + b2_D
-
-
 # %% mlp: weights-enter-too
 def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
     w1, b1, w2 = Enter.apply(w1_FD), Enter.apply(b1_F), Enter.apply(w2_DF)
