@@ -121,6 +121,7 @@ def test_a_solution_is_what_its_source_says_and_shows_results(source, name):
     assert all(text(cell).startswith("PASS") for cell in checks)
 
 
+@pytest.mark.timeout(300)  # twenty answers to StoreGroup, some of which wait, took 90 s alone
 @pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
 def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
     wrong = answers(ANSWERS, "wrong", exercise.lab).get(exercise.name, [])

@@ -21,7 +21,7 @@ MANY = 10  # times that a rank asks; more is no longer a few
 _LONGEST = 3.0  # seconds by which a rank comes late, at most, all times together
 _EVERY = 0.002  # seconds between two looks
 _OWN = "lockstep/"  # before the trial's own keys
-_BUSY, _AWAY, _OVER, _ASKS, _WAITS = b"busy", b"away", b"over", b"asks", b"waits "
+_BUSY, _AWAY, _OVER, _ASKED, _ASKS, _WAITS = b"busy", b"away", b"over", b"asked", b"asks", b"waits "
 _COUNTED = (
     "set", "add", "check", "compare_set", "append", "multi_set", "delete_key",
 )  # fmt: skip
@@ -41,15 +41,17 @@ class Watch:
 
     asked: how often. written: how many bytes it wrote. there: the keys that it waited for although
     they were there. lags: whether it goes on after waiting only when no other rank does anything
-    without it. of_worlds: the store is one in which worlds meet, so keys of theirs are not used
-    twice, and waiting in vain raises.
+    without it. hesitates: whether, once it has looked into the store, it writes only when all other
+    ranks have asked once: so ranks that come at once do so on a busy machine, too. of_worlds: the
+    store is one in which worlds meet, so keys of theirs are not used twice, and waiting in vain
+    raises.
     """
 
     def __init__(self, real: Any, rank: int, world_size: int, of_worlds: bool):
         self.real, self.rank, self.world_size = real, rank, world_size
         self.asked = self.written = 0
         self.there: list[str] = []
-        self.lags = False
+        self.lags = self.hesitates = False
         self._of_worlds = of_worlds
         self._places: set[str] = set()
         self._first_world = True
@@ -79,19 +81,20 @@ class Watch:
         """Whether a rank has given up: to be asked where all ranks have met."""
         return _OVER in self._states(range(self.world_size))
 
-    def come_after(self, others: Iterable[int]) -> bool:
+    def come_after(self, others: Iterable[int], *states: bytes) -> bool:
         """Return when these ranks do nothing without this one: False if all have gone on."""
         ranks, began = list(others), time.perf_counter()
         while (late := time.perf_counter() - began) < self._patience:
-            if self._settled(ranks, _ASKS, _AWAY):
+            if self._settled(ranks, _ASKS, _AWAY, *states):
                 break
             time.sleep(_EVERY)
         self._patience -= late
         return not ranks or any(state != _AWAY for state in self._states(ranks))
 
-    def come_last(self) -> bool:
+    def come_last(self, *states: bytes) -> bool:
         """Return when no other rank does anything without this one: False if all have gone on."""
-        return self.come_after(rank for rank in range(self.world_size) if rank != self.rank)
+        others = (rank for rank in range(self.world_size) if rank != self.rank)
+        return self.come_after(others, *states)
 
     def meet(self, count: int) -> None:
         """Return when `count` ranks have come here."""
@@ -131,7 +134,13 @@ class Watch:
             self.written += sum(map(len, values if name == "multi_set" else [values]))
         if name == "set" and self._of_worlds:
             self._refuse_old(args[0])
-        return getattr(self.real, name)(*args, **named)
+        if self.hesitates and self.asked > 1 and name == "set":
+            self.hesitates = False
+            self.come_last(_ASKED)
+        answer = getattr(self.real, name)(*args, **named)
+        if self.hesitates and self.asked == 1:
+            self.tell(_ASKED)
+        return answer
 
     def wait(self, keys: Any, timeout: datetime.timedelta | None = None) -> None:
         self.count()

@@ -74,6 +74,7 @@ def _arriving(answer: Any, addresses: list[str], order: list[int]) -> Any:
     them; where there is no order, all come at once."""
     store, watch = watched()
     watch.start()
+    watch.hesitates = not order
     watch.meet(watch.world_size)
     if order:
         watch.come_after(order[: order.index(watch.rank)])
