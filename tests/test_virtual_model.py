@@ -207,12 +207,13 @@ def test_kernels_take_what_they_were_recorded_to_take() -> None:
     assert np.median(apart) < 0.08 and np.quantile(apart, 0.9) < 0.3
 
 
-def test_drawn_programs_take_what_they_were_recorded_to_take() -> None:
-    """What the device takes; hosts differ by more than half. These were looked at: the half that
-    is kept aside has not been recorded yet."""
-    apart = [abs(row[3]) for row in compared("fitted") if not row[4]]
-    assert len(apart) > 60
-    assert np.median(apart) < 0.08 and np.quantile(apart, 0.9) < 0.2 and max(apart) < 0.4
+@pytest.mark.parametrize("half, most", [("fitted", 0.08), ("kept", 0.1)])
+def test_drawn_programs_take_what_they_were_recorded_to_take(half: str, most: float) -> None:
+    """What the device takes; hosts differ by more than half. Nobody looked at the kept half before
+    it was compared, once: 7.4 % off (median), nine in ten 19.5 %, 34.8 % at most."""
+    apart = [abs(row[3]) for row in compared(half) if not row[4]]
+    assert len(apart) > 25
+    assert np.median(apart) < most and np.quantile(apart, 0.9) < 0.2 and max(apart) < 0.4
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=lambda machine: machine.name)

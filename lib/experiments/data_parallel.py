@@ -193,7 +193,8 @@ def measured(name: str, make: Callable[[str], Step], kind: str) -> dict[str, Any
     for _ in range(3):  # DDP makes its buckets anew in the second
         step()
     if kind == "cuda":
-        # NCCL lets go of the first ones when its thread looks again, and a call is made after that.
+        # The first ones stayed in memory for two or more steps, or until this wait: as if NCCL's
+        # thread let go of them when it looks again, and a call is made after that.
         torch.cuda.synchronize()
         time.sleep(1)
         step()
