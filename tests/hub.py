@@ -50,6 +50,10 @@ from jupyterhub.spawner import SimpleLocalProcessSpawner
 known = json.loads(os.environ["HUB_KNOWS"])
 
 class Spawner(SimpleLocalProcessSpawner):
+    async def start(self):
+        self.port = known["learners"][self.user.name]  # as `free_ports` says: a lasting one
+        return await super().start()
+
     def make_preexec_fn(self, name):
         home, number, cores = self.home_dir, known["numbers"].get(name), known["cores"].get(name)
         def enter():
@@ -212,7 +216,7 @@ class Hub:
         try:
             return urllib.request.urlopen(request, timeout=PATIENCE)
         except urllib.error.HTTPError as error:
-            error.add_note(f"{way} {path}: {error.read().decode(errors='replace')}")
+            error.add_note(f"{way} {path}: {error.read().decode(errors='replace')}\n{self.said()}")
             raise
 
 
@@ -315,6 +319,7 @@ def serving(
         numbers = {name: _FIRST_NUMBER + at for at, name in enumerate(names)} if walls else {}
         known = {
             "ports": ports,
+            "learners": dict(zip(names, free_ports(len(names)), strict=True)),
             "token": token,
             "python": str(_python()),
             "proxy": str(PLACE / "bin" / "configurable-http-proxy"),

@@ -301,6 +301,7 @@ _OTHERS = (  # two ways for the others: the first, the one after the usual, the 
 _NEAR = 0.15  # how much what it returned may differ from what the record says
 _ALIKE = 0.15  # and from what a mistake would have made of it
 _QUIET = 0.07  # of what a call must take: how much longer it may take on a quiet machine
+_JUDGED = 3  # so many of the quietest calls are judged
 
 
 def _names(function: Any, known: set[Any]) -> Iterator[str]:
@@ -452,12 +453,13 @@ def _miss(measured: float, other: float) -> float:
 
 def _off(run: Run) -> list[tuple[float, list[float]]]:
     """Return what was returned and the round trips, where the two do not agree; [] unless that is
-    so of most calls, for the machine may take its time between the answer's clock and the record's.
+    so of most of the quietest calls, for a busy machine may take its time between the answer's
+    clock and the record's.
 
     A call counts only if in it the median was clearly something else than all other statistics.
     """
-    off, clear = [], 0
-    for step, out, back, _, _ in _each(run, 0):
+    clear = []
+    for (step, out, back, _, _), asked in zip(_each(run, 0), run.trial.given[0], strict=False):
         got = step.returned
         seconds = got.numbers[0] if isinstance(got, Tensor) else got
         trips = [
@@ -465,14 +467,17 @@ def _off(run: Run) -> list[tuple[float, list[float]]]:
             for there, here in zip(out, back, strict=True)
         ]
         others = [guess(trips) for guesses in _STATISTICS.values() for guess in guesses]
-        if any(_miss(_one_way(trips), other) < 1.5 * _NEAR for other in others):
-            continue
-        clear += 1
-        if not _miss(seconds, _one_way(trips)) <= _NEAR:  # nor is NaN near
-            off.append((seconds, trips))
+        if all(_miss(_one_way(trips), other) >= 1.5 * _NEAR for other in others):
+            clear.append((step.ended - step.began - sum(asked[2]), seconds, trips))
     if not clear:
         raise NotJudged("the machine was too busy to measure on it; run the check again")
-    return off if 2 * len(off) > clear else []
+    quietest = sorted(clear, key=lambda one: one[0])[:_JUDGED]
+    off = [
+        (seconds, trips)
+        for _, seconds, trips in quietest
+        if not _miss(seconds, _one_way(trips)) <= _NEAR  # nor is NaN near
+    ]
+    return off if 2 * len(off) > len(quietest) else []
 
 
 def _returned(mistake: str) -> Callable[[Run, int], Any]:
@@ -483,10 +488,7 @@ def _returned(mistake: str) -> Callable[[Run, int], Any]:
         if not off:
             return False
         misses = {
-            name: min(
-                statistics.median(_miss(got, guess(trips)) for got, trips in off)
-                for guess in guesses
-            )
+            name: min(max(_miss(got, guess(trips)) for got, trips in off) for guess in guesses)
             for name, guesses in _STATISTICS.items()
         }
         best, second, *_ = sorted(misses, key=misses.__getitem__)
