@@ -102,7 +102,8 @@ def slices_of(rank, steps, work, calls):
     for sort, start, duration, stream, correlation in work:
         yield ran(SORTS[sort], start, start + duration, stream, correlation, rank)
     for correlation, (start, duration) in calls.items():
-        yield launch(start, start + duration, correlation, rank)
+        # Its name says nothing of kernels, as it may launch copies, or nothing.
+        yield launch(start, start + duration, correlation, rank, name="launch")
 
 
 @settings(derandomize=True, max_examples=300, deadline=None)

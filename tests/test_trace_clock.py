@@ -291,3 +291,44 @@ def test_a_clock_that_jumps_is_no_clock_that_drifts(jump, drift):
         jumped.align()
     said = int(re.findall(r"by (\d+) µs", str(caught.value))[0])
     assert abs(said - abs(jump) / 1000) < 8
+
+
+def late_recording(ranks, odd, missed, *, sequence, **what):
+    """A program of 60 rounds; one rank's recording begins so many collectives later than others."""
+    rng = np.random.default_rng(odd)
+    true, _ = program(rng, groups=[range(ranks)], collectives=60, sequence=sequence, **what)
+    begins = true.start[true.where(Kind.COMMUNICATION, rank=odd)[missed]]
+    return true.select(~((true.rank == odd) & (true.start < begins)))
+
+
+@pytest.mark.parametrize("missed", [10, 40])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("sequence", [True, False])
+def test_a_clock_ahead_of_a_recording_that_begins_later_makes_no_other_clock_jump(
+    ranks, missed, sequence
+):
+    for odd in range(ranks):
+        part = late_recording(ranks, odd, missed, sequence=sequence, operations=["all_reduce"])
+        shown = {odd: Clock(3 * MS)}
+        aligned = align(skew(part, shown))
+        assert error(part, aligned, {0: Clock(), **shown}) <= 7 * US
+        assert aligned.certificate.matches == (60 if ranks > 2 else 60 - missed)
+
+
+def test_which_recording_is_too_short_to_be_matched_is_said():
+    for odd in range(4):
+        part = late_recording(4, odd, 50, sequence=False)
+        others = ", ".join(str(rank) for rank in range(4) if rank != odd)
+        parts = f"{others} / {odd}" if odd else f"{odd} / {others}"
+        with pytest.raises(Misaligned, match=re.escape(f"cannot be compared: {parts}.")):
+            align(skew(part, {odd: Clock(3 * MS)}))
+
+
+@pytest.mark.parametrize("jumper", [0, 1, 2])
+def test_a_jump_is_its_own_ranks_beside_a_recording_that_begins_later(jumper):
+    part = late_recording(3, 0, 10, sequence=True, operations=["all_reduce"])
+    skewed = skew(part, {0: Clock(3 * MS)})
+    middle = int(np.median(skewed.start))
+    start = skewed.start + 80 * US * ((part.rank == jumper) & (skewed.start > middle))
+    with pytest.raises(Misaligned, match=rf"rank {jumper}'s clock jumps by (7|8)\d µs"):
+        align(skewed.derive({"start": start}))

@@ -658,9 +658,8 @@ lockstep.check("diagnoses", diagnoses)
 rows, stamps = [], []
 for letter in "ABCDEF":
     found = case(letter).cause()
-    who = "all alike" if found.rank is None else f"rank {found.rank}"
     share = f"{100 * found.share:.0f} %"
-    rows.append([letter, who, found.word, share, found.because])
+    rows.append([letter, found.who, found.word, share, found.because])
     stamps.append(case(letter).provenance)
 columns = ["case", "who", "cause", "of a step", "because"]
 lockstep.table("What the library guesses", columns, rows, stamp=stamps)

@@ -22,7 +22,7 @@ from .analyses.diff import Change, diff
 from .analyses.wording import Answer, shortened
 from .joins import launch_of, on_device
 from .slices import NONE
-from .unseen import damaged
+from .unseen import damaged, lossy
 
 Run = str | Path | Trace | Recording
 _ENOUGH = 8  # values on either side from which the rank test's normal approximation holds
@@ -197,7 +197,7 @@ def gate(
     Notes say how many steps were left out because some rank lacks them, and how many take more than
     1.5 times the median: medians and ranks hardly see what grows only in a few steps.
 
-    Raises GateError where the sides cannot be compared (other ranks, a rank without its kernels, a
+    Raises GateError where the sides cannot be compared (other ranks, a rank that lacks kernels, a
     damaged file, steps 300 times as long), or too few values leave noise unknown, and TraceError
     where a trace cannot be read.
     """
@@ -283,7 +283,7 @@ def _run(source: Run, side: str, skip: int) -> _Run:
         trace, name = Trace.load(source), str(path)
         peaks = _peaks(path) if path.is_dir() else {}
     found = trace.breakdown(skip=skip)
-    if lost := [*found.unseen.values(), *damaged(trace).values()]:
+    if lost := [*found.unseen.values(), *damaged(trace).values(), *lossy(trace).values()]:
         raise GateError(
             f"{name}: {'; '.join(lost)}. It cannot be compared with certainty: record it again"
         )

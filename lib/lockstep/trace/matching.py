@@ -377,7 +377,7 @@ def _numbers(
     for part in map(slice, begin, [*begin[1:], len(number)]):
         parts_of.setdefault(int(entries.queue[part.start]), []).append(part)
     for key, parts in parts_of.items():
-        queue, whole = queues[key], parts[0]
+        queue, whole = queues[key], max(parts, key=lambda part: part.stop - part.start)
         if queue.assumed and len(parts) < len(queue.ranks or ranks):
             for part in parts:
                 number[part] = _LOST
@@ -387,7 +387,10 @@ def _numbers(
             for part in parts:
                 number[part] = _with_repeats(entries.sequence[part])
             continue
-        shifts = [0, *(_shift(end[whole], size[whole], end[p], size[p]) for p in parts[1:])]
+        shifts = [
+            0 if part is whole else _shift(end[whole], size[whole], end[part], size[part])
+            for part in parts
+        ]
         earliest = max(shift for shift in shifts if shift is not None)
         for part, shift in zip(parts, shifts, strict=True):
             if shift is None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 
-from .joins import on_device
-from .slices import Column, Kind, Slices, TraceError, once
+from ..base.formatting import percent
+from .joins import launch_of, on_device
+from .slices import NONE, Column, Kind, Slices, TraceError, once
 
 # cudaLaunchKernelExC, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync…
 LAUNCHES = re.compile("Launch|Memcpy|Memset", re.IGNORECASE)
+# Those whose kernels the trace must have. Memsets often leave no record, host functions none.
+_KERNELS = re.compile(r"(cu|cuda|hip)([A-Z]\w*)?Launch(?!HostFunc)")
+_CAPTURES = re.compile("(cu|cuda|hip)Stream(Begin|End)Capture")
+_FEW = 0.01  # of the launching calls: kernels that may be missing without a word
+_CUT = 0.05  # the same for the last calls, whose kernels the recording's end cuts off
 
 
 @once
@@ -21,10 +28,19 @@ def unseen(trace: Slices) -> dict[int, str]:
     told. A rank that computes on its CPU is none of these: it launches nothing, no other rank has a
     device, and all of its slices are known.
     """
-    with_device = np.unique(trace.rank[on_device(trace)])
+    device = on_device(trace)
+    with_device = np.unique(trace.rank[device])
+    with_kernels = np.unique(trace.rank[device[_are_kernels(trace, device)]])
+    missing = lost_kernels(trace)
     found = {}
     for rank in trace.ranks:
-        if rank not in with_device:
+        if rank in with_device and rank not in with_kernels and missing[rank].calls:
+            found[rank] = (
+                f"rank {rank} has copies, but no kernels in the trace, although it makes "
+                f"{missing[rank].all:,} calls that launch kernels: these were not recorded, or are "
+                "cut off"
+            )
+        elif rank not in with_device:
             rows = trace.where(rank=rank)
             if why := _why(trace, rank, trace.kind[rows], bool(len(with_device))):
                 found[rank] = f"rank {rank} has no kernels in the trace, although {why}"
@@ -35,6 +51,63 @@ def refuse_unseen(trace: Slices) -> None:
     """Raises TraceError where nothing ran on any device, and a rank's is not in the trace."""
     if (silent := unseen(trace)) and not len(on_device(trace)):
         raise TraceError("; ".join(silent.values()))
+
+
+class Lost(NamedTuple):
+    """Launching calls of a rank: those whose kernels are not in the trace, of all."""
+
+    calls: int
+    all: int
+
+    @property
+    def share(self) -> float:
+        return self.calls / self.all if self.all else 0.0
+
+
+@once
+def lost_kernels(trace: Slices) -> dict[int, Lost]:
+    """Rank → how many of its launching calls have no kernel in the trace, although it was running.
+
+    Not counted: what a graph captured; the last few calls, if the recording's end has cut off their
+    kernels; and all of a rank, if as many of its kernels have no call, so that these may be theirs.
+    """
+    device = on_device(trace)
+    kernels = device[_are_kernels(trace, device)]
+    alone = kernels[launch_of(trace, kernels) == NONE]
+    launching, captures = _named(trace, _KERNELS), _named(trace, _CAPTURES)
+    found = {}
+    for rank in trace.ranks:
+        every = trace.where(Kind.LAUNCH, rank=rank)
+        every = every[np.argsort(trace.start[every], kind="stable")]
+        # After the first of Begin, End, Begin, … a graph is captured, after the second none is.
+        captured = np.cumsum(captures[trace.name[every]]) % 2 == 1
+        calls = every[launching[trace.name[every]] & ~captured]
+        calls = calls[trace.correlation[calls] != NONE]
+        own = trace.correlation[device[trace.rank[device] == rank]]
+        ran = np.isin(trace.correlation[calls], own)
+        cut = len(ran) - 1 - int(np.flatnonzero(ran).max(initial=-1))
+        lost = int((~ran).sum()) - (cut if cut <= 1 + _CUT * len(ran) else 0)
+        found[rank] = Lost(lost if lost > (trace.rank[alone] == rank).sum() else 0, len(ran))
+    return found
+
+
+def lossy(trace: Slices) -> dict[int, str]:
+    """Rank → a sentence: ranks of which kernels are missing, so that what ran looks like idling."""
+    return {
+        rank: f"rank {rank}: the kernels of {lost.calls:,} of {lost.all:,} launching calls "
+        f"({percent(lost.share)}) are missing in the trace, so that its idle time is not known"
+        for rank, lost in lost_kernels(trace).items()
+        if lost.share > _FEW and rank not in unseen(trace)
+    }
+
+
+def _are_kernels(trace: Slices, rows: Column) -> Column:
+    return np.isin(trace.kind[rows], (Kind.COMPUTE, Kind.COMMUNICATION))
+
+
+def _named(trace: Slices, pattern: re.Pattern[str]) -> Column:
+    """For each name of the trace whether it begins like this."""
+    return np.array([bool(pattern.match(name[:1000])) for name in trace.names], bool)
 
 
 def damaged(trace: Slices) -> dict[int, str]:

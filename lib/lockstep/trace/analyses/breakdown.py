@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +16,7 @@ from ..intervals import Times, covered, join
 from ..joins import busy, computes_on_host, launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps_by_rank
-from ..unseen import damaged, doubtful, unseen
+from ..unseen import damaged, doubtful, lossy, lost_kernels, unseen
 from .wording import Answer
 
 
@@ -75,7 +75,9 @@ class Breakdown(Answer):
     A rank whose process drives several GPUs has an entry for each of them. left_out: for each
     rank, the numbers of the steps that `skip` left out. notes: what the numbers do not say by
     themselves, in sentences. unseen: rank → why nothing can be said of it; it has no entry.
-    doubts: why numbers may be wrong, in sentences.
+    doubts: why numbers may be wrong, in sentences. lost: rank → the share of its launching calls,
+    0 … 1, whose kernels are missing in the trace; more than a few make its idle time unknown, and
+    the rank is one of `lossy`.
     """
 
     steps: tuple[Spent, ...]
@@ -85,6 +87,19 @@ class Breakdown(Answer):
     stamp: Provenance
     unseen: dict[int, str] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
+    lost: dict[int, float] = field(default_factory=dict)
+    lossy: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> Breakdown:
+        """The same without `lossy` ranks. Raises TraceError, with the reasons, where all are."""
+        totals, steps = (
+            tuple(one for one in those if one.rank not in self.lossy)
+            for those in (self.totals, self.steps)
+        )
+        if not totals:
+            raise TraceError("; ".join(self.lossy.values()))
+        return replace(self, totals=totals, steps=steps)
 
     def of(self, rank: int, step: int | None = None, *, device: int | None = None) -> Spent:
         """Return the split time of this rank in this step; of all its steps without a step.
@@ -239,7 +254,9 @@ def breakdown(trace: Slices, *, skip: int = 0) -> Breakdown:
         notes += _notes(rank, own[skip:], work, bounds[skip:])
     return Breakdown(
         *(tuple(every), tuple(totals), left_out, tuple(notes), trace.provenance, dict(silent)),
-        doubts=(*damaged(trace).values(), *doubtful(trace).values()),
+        doubts=(*damaged(trace).values(), *doubtful(trace).values(), *lossy(trace).values()),
+        lost={rank: one.share for rank, one in lost_kernels(trace).items()},
+        lossy=lossy(trace),
     )
 
 

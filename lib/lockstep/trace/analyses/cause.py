@@ -1,10 +1,11 @@
 """The most likely cause of slow steps, as one word: a guess, with the numbers it rests on.
 
 Signs that settle it come first: ranges of TorchDynamo or Inductor, and calls of `cudaMalloc` and
-`cudaFree`, in steps after the first one (that one compiles, and fills the allocator's cache). Then,
-whether one rank is late: the rank that waits least is, if the others' exposed communication is
-mostly waiting for it. What that rank does more than the others says why; where nobody is late, what
-takes most of the time besides computing does. Where that has no word here, there is none.
+`cudaFree`, in steps after the first one (that one compiles, and fills the allocator's cache); of a
+trace with one step its allocations count. Then, whether ranks are late: those that `collectives`
+says are, if the others' exposed communication is mostly waiting for them, or else the rank that
+waits least. What they do more than the others says why; where nobody is late, what takes most of
+the time besides computing does. Where that has no word here, there is none.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ...base.formatting import milliseconds, percent, printable
-from ..intervals import covered, union
-from ..joins import launch_of, on_device
-from ..slices import NONE, Slices, TraceError
+from ...base.formatting import milliseconds, percent, printable, ranks_text
+from ..intervals import covered, subtract, union
+from ..joins import busy, computes_on_host, launch_of, on_device
+from ..slices import NONE, Kind, Slices, TraceError
 from .breakdown import Breakdown, Spent, breakdown
-from .collectives import collectives
+from .collectives import Collectives, collectives
 from .launches import Launches, launches
 
 CAUSES = (
@@ -30,7 +32,7 @@ CAUSES = (
 )
 LITTLE = 0.1  # of a step: shares below are not what makes it slow
 SHORT = 500_000  # nanoseconds between two launches that follow each other, by far; more is a pause
-DRIVER = re.compile(r"^(cuda|hip)(Malloc|Free)(Async)?$")
+DRIVER = re.compile(r"^(cuda|hip)(Malloc|Free)(Async)?$|^(cu|hip)Mem(Create|Map|Unmap|Release)$")
 _COMPILER = re.compile(r"\(dynamo_timed\)|compile_fx|compile_inner")  # not its cache lookups
 _OWN = ("compute", "copies", "host_bound", "dependency", "other")
 _PARTS = {
@@ -46,116 +48,183 @@ _PARTS = {
 class Cause:
     """word: one of CAUSES, or "" where nothing but computing takes much time, or what has no word.
 
-    rank: whose it is, None where all ranks are alike. share: which part of that rank's steps (else
-    of the rank that waits least) it takes, 0 … 1. because: the numbers, in a sentence.
+    ranks: whose it is, () where all ranks are alike. share: which part of those ranks' steps (else
+    of the rank that waits least) it takes, of several stragglers which part of the others' steps,
+    0 … 1. because: the numbers, in a sentence.
     """
 
     word: str
-    rank: int | None
+    ranks: tuple[int, ...]
     share: float
     because: str
+
+    @property
+    def who(self) -> str:
+        """Whose it is, in words."""
+        return ranks_text(self.ranks) if self.ranks else "all ranks alike"
 
     def __str__(self) -> str:
         if not self.word:
             why = "nothing but computing" if self.share < LITTLE else "no word for it"
             return printable(f"{why}: {self.because}")
-        whose = "all ranks alike" if self.rank is None else f"rank {self.rank}"
-        return printable(f"{self.word}, {whose}, {percent(self.share)} of a step: {self.because}")
+        return printable(
+            f"{self.word}, {self.who}, {percent(self.share)} of a step: {self.because}"
+        )
 
 
 def cause(trace: Slices, *, skip: int = 0) -> Cause:
     """The likely cause of slow steps. skip: how many first steps of each rank to leave out.
 
-    Raises TraceError where the breakdown does, or where ranks have no common clock.
+    Ranks that lack kernels are left out. Raises TraceError where the breakdown does, where all
+    ranks lack kernels, or where ranks have no common clock.
     """
-    found = breakdown(trace, skip=skip)
-    own = min(found.totals, key=lambda one: _share(one, "exposed"))
-    others = [one for one in found.totals if one.rank != own.rank]
+    found = breakdown(trace, skip=skip).whole
+    met, since = collectives(trace), min(one.start for one in found.totals)
+    late = met.late(since)
+    named = [one for rank in late for one in found.totals if one.rank == rank]
+    latest = named or [min(found.totals, key=lambda one: _share(one, "exposed"))]
+    own, others = latest[0], [one for one in found.totals if one not in latest]
+    if settled := _settled(trace, found, own):
+        return settled
+    waiting = statistics.median([_share(one, "exposed") for one in others] or [0.0])
+    if len(late) > 1:
+        waits = _waiting_for(trace, found, met, late)
+        said = f"the others wait {percent(waits)} of their steps for {ranks_text(sorted(late))}"
+    else:
+        waits = waiting - _share(own, "exposed")
+        said = f"the others wait {percent(waits)} of their steps more than rank {own.rank}"
+    if (named or not len(met)) and waits > max(LITTLE, waiting / 2):
+        return _late(trace, found, latest, others, waits, said)
+    return _alike(trace, found, own, met, late)
+
+
+def _settled(trace: Slices, found: Breakdown, own: Spent) -> Cause | None:
+    """The cause by calls and ranges that say it by themselves, if this rank's steps have many."""
     for word, names, what in (
-        ("allocator thrashing", DRIVER, "calls of cudaMalloc and cudaFree"),
+        ("allocator thrashing", DRIVER, "calls of {}"),
         ("recompile", _COMPILER, "ranges of the compiler"),
     ):
-        share, times, steps = within(trace, found, own.rank, names)
-        if share > LITTLE:
-            rest = [within(trace, found, one.rank, names)[0] for one in others]
-            said = f"{times / steps:,.0f} {what} a step on rank {own.rank}"
-            return Cause(word, _alone(own.rank, share, rest), share, said)
-    waiting = statistics.median([_share(one, "exposed") for one in others] or [0.0])
-    more = waiting - _share(own, "exposed")
-    if more > max(LITTLE, waiting / 2):
-        return _late(trace, found, own, others, more)
-    return _alike(trace, found, own)
+        here = within(trace, found, own.rank, names)
+        if here.share > LITTLE:
+            ranks = {one.rank for one in found.totals}
+            shares = {rank: within(trace, found, rank, names).share for rank in ranks}
+            alike = {rank for rank, share in shares.items() if share >= here.share / 2}
+            whose = () if alike == ranks else tuple(sorted(alike))
+            many = f"{here.times / here.steps:,.0f} {what.format(here.named)}"
+            return Cause(word, whose, here.share, f"{many} a step on rank {own.rank}")
+    return None
 
 
 def _share(one: Spent, part: str) -> float:
     return float(getattr(one, part)) / max(one.length, 1)
 
 
-def _alone(rank: int, share: float, rest: Sequence[float]) -> int | None:
+def _alone(rank: int, share: float, rest: Sequence[float]) -> tuple[int, ...]:
     """The rank, if the others do not have half as much of it."""
-    return rank if rest and statistics.median(rest) < share / 2 else None
+    return (rank,) if rest and statistics.median(rest) < share / 2 else ()
 
 
-def within(
-    trace: Slices, found: Breakdown, rank: int, names: re.Pattern[str]
-) -> tuple[float, int, int]:
-    """Return, for a rank's steps after the first, the share that slices of these names take, their
-    number, and that of steps."""
-    rows = np.flatnonzero(np.array([bool(names.search(one)) for one in trace.names])[trace.name])
+class Within(NamedTuple):
+    """What slices of some names take of a rank's steps: the share, their number, that of steps, and
+    the names, in words."""
+
+    share: float
+    times: int
+    steps: int
+    named: str
+
+
+def within(trace: Slices, found: Breakdown, rank: int, names: re.Pattern[str]) -> Within:
+    """Return what slices of these names take of a rank's steps after the first.
+
+    Of an only step allocations count, too; what compiles there may do so for the first time.
+    """
+    wanted = np.array([bool(names.search(one)) for one in trace.names])
+    rows = np.flatnonzero(wanted[trace.name])
     steps = [one for one in found.steps if one.rank == rank]
-    steps = steps if found.left_out.get(rank) else steps[1:]
+    if not found.left_out.get(rank):
+        steps = steps[1:] or (steps if names is DRIVER else [])
     own = rows[trace.rank[rows] == rank]
     starts = np.array([one.start for one in steps], np.int64)
     ends = np.array([one.end for one in steps], np.int64)
     spent = covered(union(trace.start[own], trace.end[own]), starts, ends)
     begun = np.searchsorted(np.sort(trace.start[own]), np.stack([starts, ends]))
-    times = int((begun[1] - begun[0]).sum())
-    return float(spent.sum()) / max(int((ends - starts).sum()), 1), times, max(len(steps), 1)
+    share = float(spent.sum()) / max(int((ends - starts).sum()), 1)
+    said = sorted({trace.names[name] for name in trace.name[own]}, reverse=True)
+    return Within(share, int((begun[1] - begun[0]).sum()), max(len(steps), 1), " and ".join(said))
+
+
+def _waiting_for(trace: Slices, found: Breakdown, met: Collectives, late: tuple[int, ...]) -> float:
+    """The share of the other ranks' steps in which they wait for these and compute nothing."""
+    spent = length = 0
+    for rank in {one.rank for one in found.totals} - set(late):
+        entry = (met.matches.rank == rank) & np.isin(met.matches.each(met.last), late)
+        begin, waited = met.matches.start[entry], met.waited[entry]
+        rows = trace.where(rank=rank)
+        computes = (trace.kind[rows] == Kind.COMPUTE) & (trace.stream[rows] != NONE)
+        if not (trace.stream[rows] != NONE).any():
+            computes = computes_on_host(trace, rows)
+        idle = subtract(union(begin, begin + waited), busy(trace, rows[computes]))
+        steps = [one for one in found.steps if one.rank == rank]
+        bounds = np.array([(one.start, one.end) for one in steps], np.int64).T
+        spent += int(covered(idle, *bounds).sum())
+        length += int((bounds[1] - bounds[0]).sum())
+    return spent / max(length, 1)
 
 
 def _late(
-    trace: Slices, found: Breakdown, own: Spent, others: Sequence[Spent], waits: float
+    trace: Slices,
+    found: Breakdown,
+    latest: Sequence[Spent],
+    others: Sequence[Spent],
+    waits: float,
+    said: str,
 ) -> Cause:
-    """One rank comes last: by what it does more than the others."""
+    """Some ranks come last: by what they do more than the others."""
 
     def more(part: str) -> float:
-        return _share(own, part) - statistics.median(_share(one, part) for one in others)
+        own, rest = (
+            statistics.median(_share(one, part) for one in those) for those in (latest, others)
+        )
+        return own - rest
 
-    part = max(_OWN, key=more)
-    said = f"the others wait {percent(waits)} of their steps more than rank {own.rank}"
+    part, ranks = max(_OWN, key=more), tuple(sorted({one.rank for one in latest}))
     if part == "host_bound":
-        late = _host(trace, found, own, others)
+        late = _host(trace, found, latest[0], others)
         because = f"{late.because}; {said}"
         if not late.word:
-            return Cause("straggler", own.rank, waits, because)
-        return Cause(late.word, late.rank, late.share, because)
-    each = [_share(one, part) for one in found.steps if one.rank == own.rank]
-    if part == "other" and max(each) > 2 * statistics.median(each) + LITTLE:
+            return Cause("straggler", ranks, waits, because)
+        return Cause(late.word, late.ranks and ranks, late.share, because)
+    each = [_share(one, part) for one in found.steps if (one.rank,) == ranks]
+    if part == "other" and each and max(each) > 2 * statistics.median(each) + LITTLE:
         some = sum(one > statistics.median(each) + LITTLE for one in each)
         said += (
             f", of which {some} of {len(each)} steps hold long stretches that the trace "
             "does not explain"
         )
-        return Cause("checkpoint", own.rank, more(part), said)
-    return Cause("straggler", own.rank, waits, said)
+        return Cause("checkpoint", ranks, more(part), said)
+    return Cause("straggler", ranks, waits, said)
 
 
-def _alike(trace: Slices, found: Breakdown, own: Spent) -> Cause:
-    """Nobody is late: by what takes most besides computing."""
+def _alike(
+    trace: Slices, found: Breakdown, own: Spent, met: Collectives, late: tuple[int, ...]
+) -> Cause:
+    """Waiting for late ranks is not what it is: by what takes most besides computing."""
     shares = {part: _share(own, part) for part in _PARTS}
     part = max(shares, key=lambda one: shares[one])
     said = f"{percent(shares[part])} of a step"
     if shares[part] < LITTLE or part not in ("host_bound", "exposed"):
-        return Cause("", None, shares[part], f"{_PARTS[part]} takes {said}")
+        return Cause("", (), shares[part], f"{_PARTS[part]} takes {said}")
     if part == "host_bound":
         return _host(trace, found, own, [one for one in found.totals if one.rank != own.rank])
-    if len(trace.ranks) > 1:
-        late = f"no rank is late; {percent(collectives(trace).share)} of it is waiting"
+    if len(trace.ranks) < 2:
+        waits = "the trace of one rank does not show whether it waits for another rank"
+    elif not len(met):
+        waits = "no collective shows whether ranks wait for each other"
     else:
-        late = "the trace of one rank does not show whether it waits for another rank"
-    return Cause(
-        "exposed communication", None, shares[part], f"no computing hides {said}, and {late}"
-    )
+        for_whom = f"mostly for {ranks_text(sorted(late))}" if late else "for no rank in particular"
+        waits = f"{percent(met.share)} of it is waiting" + (f", {for_whom}" if met.waiting else "")
+    return Cause("exposed communication", (), shares[part], f"no computing hides {said}; {waits}")
 
 
 def _host(trace: Slices, found: Breakdown, own: Spent, others: Sequence[Spent]) -> Cause:
@@ -174,9 +243,9 @@ def _host(trace: Slices, found: Breakdown, own: Spent, others: Sequence[Spent]) 
         return Cause("starved input", _alone(own.rank, before[own.rank], rest), share, said)
     lengths = gaps.ends - gaps.starts
     if int(lengths[lengths < SHORT].sum()) > queue.host_bound / 2:
-        alone = own.rank if _launches_more(met, own.rank) else None
+        alone = (own.rank,) if _launches_more(met, own.rank) else ()
         return Cause("launch-bound", alone, share, said)
-    return Cause("", None, share, f"{said}, most of it in long pauses")
+    return Cause("", (), share, f"{said}, most of it in long pauses")
 
 
 def _before_steps(trace: Slices, found: Breakdown, met: Launches, rank: int) -> float:

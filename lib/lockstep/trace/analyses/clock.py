@@ -349,7 +349,7 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
             f"of all more than {microseconds(np.median(apart), 0)} µs. Are these files of one "
             "run, and each of the rank that it names?"
         )
-    jump, rank, when = _jump(used, place, len(ranks))
+    jump, rank, when = _jump(used, end, place, len(ranks))
     if abs(jump) > _JUMP:
         raise Misaligned(
             f"rank {ranks[rank]}'s clock jumps by {microseconds(abs(jump), 0)} µs, "
@@ -421,14 +421,15 @@ def _wander(matches: Matches, end: Column, place: Column, ranks: int) -> tuple[i
     return worst, of
 
 
-def _jump(matches: Matches, place: Column, ranks: int) -> tuple[int, int, int]:
+def _jump(matches: Matches, end: Column, place: Column, ranks: int) -> tuple[int, int, int]:
     """(by how many ns, place of the rank, when) of the largest jump of a clock; 0 without one.
 
-    A rank's ends minus the mean of the others' are a line over time, if clocks drift. Where a line
+    end: on the fitted clocks, as the others of one collective need not be those of the next. A
+    rank's ends minus the mean of the others' are a line over time, if clocks drift. Where a line
     with one step explains them `_JUMP_FITS` times better, the clock has jumped there. Stretches of
     time stand for their medians, so that single late ends do not count.
     """
-    end = matches.end - int(matches.end.min())
+    end = end - int(end.min())
     others = matches.each(matches.total(end)) - end
     ahead = end - others / (matches.each(matches.counts) - 1)
     found = (0, 0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -31,6 +32,8 @@ _HOST_KINDS = (
     Kind.OTHER,
 )
 _TOP = 5
+_MOST = 0.8  # of the waiting: who causes that much together is late
+_CHANCE = 0.01  # that ranks which take turns at random would look as much as if some were late
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,49 @@ class Collectives(Answer):
         """Which part of the communication was waiting, 0 … 1; NaN if there is none."""
         return self.waiting / self.duration if self.duration else float("nan")
 
+    def caused(self, since: int = 0) -> dict[int, int]:
+        """Rank → nanoseconds that others waited for it, the costliest first.
+
+        since: only in collectives to which the last rank came then or later (ns).
+        """
+        waited = self._waited_since(since)
+        ranks = np.unique(self.last[waited > 0]).tolist()
+        found = {rank: int(waited[self.last == rank].sum()) for rank in ranks}
+        return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+
+    def late(self, since: int = 0) -> tuple[int, ...]:
+        """The ranks for which the others waited, the costliest first; () if all take turns.
+
+        They are the fewest ranks that caused `_MOST` of the waiting, with those that caused nearly
+        as much. Several are late only if ranks that take turns at random would cause as much with
+        a probability below `_CHANCE`, by Chernoff's bound for the relative entropy of what they
+        caused and of their part in the groups.
+        """
+        waited, caused = self._waited_since(since), self.caused(since)
+        total, late, before = sum(caused.values()), list[int](), math.inf
+        for rank, time in caused.items():
+            if sum(caused[one] for one in late) >= _MOST * total and time < before / 2:
+                break
+            late.append(rank)
+            before = time
+        if len(late) < 2:
+            return tuple(late)
+        share = sum(caused[one] for one in late) / total
+        part = self.matches.total(np.isin(self.matches.rank, late)) / self.matches.counts
+        fair = float(waited @ part) / total
+        if fair >= share:
+            return ()
+        as_many = total**2 / float((waited.astype(float) ** 2).sum())
+        ranks = len(np.unique(self.matches.rank))
+        chance = math.comb(ranks, len(late)) * math.exp(-as_many * _entropy(share, fair))
+        return tuple(late) if chance < _CHANCE else ()
+
+    def _waited_since(self, since: int) -> Column:
+        """Nanoseconds, one a collective."""
+        begun = self.matches.highest(self.matches.start) >= since
+        waited: Column = np.where(begun, self.matches.total(self.waited), 0)
+        return waited
+
     def __getitem__(self, index: int) -> CollectiveTimes:
         index = range(len(self))[index]
         entries = range(int(self.matches.first[index]), int(self.matches.first[index + 1]))
@@ -236,6 +282,12 @@ class Collectives(Answer):
 
 
 _LABELS = {"send": "send to recv", "recv": "send to recv"}
+
+
+def _entropy(share: float, fair: float) -> float:
+    """The relative entropy (nats) of a coin that shows `share` against one that shows `fair`."""
+    pairs = ((share, fair), (1 - share, 1 - fair))
+    return sum(one * math.log(one / other) for one, other in pairs if one > 0)
 
 
 def collectives(trace: Slices) -> Collectives:

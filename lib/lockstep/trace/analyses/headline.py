@@ -19,11 +19,13 @@ def headline(trace: Slices, met: Collectives | str, skip: int = 0) -> tuple[str,
     together. Where the breakdown refuses, the one sentence says why.
     """
     try:
-        found = breakdown(trace, skip=skip)
+        found = breakdown(trace, skip=skip).whole
     except TraceError as error:
         return (f"What holds the steps back cannot be said: {error}.",)
     first = [f"{why}: it is left out." for why in found.unseen.values()]
     first += [f"{doubt}." for doubt in found.doubts]
+    if left_out := list(found.lossy):
+        first.append(f"What follows leaves out {ranks_text(left_out)}.")
     shares = {
         "communication": _share(found, "exposed"),
         "host": _share(found, "host_bound"),
@@ -77,31 +79,34 @@ def _communication(trace: Slices, found: Breakdown, met: Collectives | str) -> t
             f"Only {part}: the rest is transfer.",
             "Look at sizes and bus bandwidths in collectives(), and at what could run meanwhile.",
         )
-    late = met.stragglers[0]
-    doing = next((str(one) for one in late.doing if one.where != "nothing recorded"), "")
-    often = "once" if late.times == 1 else f"{late.times:,} times"
-    return (
-        first,
-        f"{part}: rank {late.rank} came last {often} and cost the others "
-        f"{milliseconds(late.caused)} ms.",
-        f"Look at what rank {late.rank} does before it comes"
-        + (f": {doing}." if doing else ", of which its trace tells nothing."),
-    )
+    names = met.late()
+    late = [one for one in met.stragglers if one.rank in names] or met.stragglers[:1]
+    who = ranks_text(one.rank for one in late)
+    times, cost = sum(one.times for one in late), sum(one.caused for one in late)
+    often = "once" if times == 1 else f"{times:,} times"
+    came = f"{who} came last {often} and cost the others {milliseconds(cost)} ms"
+    if not names:
+        return (
+            first,
+            f"{part}, and that is no rank in particular: {came}, the most of all.",
+            "Look at what differs from step to step, and at what each did in collectives().",
+        )
+    doing = next((str(one) for one in late[0].doing if one.where != "nothing recorded"), "")
+    come = "does before it comes" if len(late) == 1 else "do before they come"
+    tells = f": {doing}." if doing else ", of which its trace tells nothing."
+    return first, f"{part}: {came}.", f"Look at what {who} {come}{tells}"
 
 
 def _host(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str, ...]:
-    queue = max(launches(trace).queues, key=lambda one: one.share)
+    ranks = {one.rank for one in found.totals}
+    queues = [one for one in launches(trace).queues if one.rank in ranks]
+    queue = max(queues, key=lambda one: one.share)
     look = (
         "Look at launches() and at the operators around the longest stretches: many small "
         "kernels call for fusion or a CUDA graph; long pauses point to data loading or "
         "Python."
     )
-    if (share := within(trace, found, queue.rank, DRIVER)[0]) > LITTLE:
-        look = (
-            f"For {percent(share)} of its steps the host is in cudaMalloc and cudaFree: keep "
-            "the sizes of tensors the same from step to step, and do not empty PyTorch's "
-            "cache within steps."
-        )
+    look = _allocates(trace, found, queue.rank) or look
     return (
         f"The host holds the steps back: for {_by_how_much(found, 'host_bound')} the GPU idles "
         "because what runs next has not been launched.",
@@ -109,6 +114,18 @@ def _host(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str,
         f"{milliseconds(queue.longest)} ms at most; nothing is queued for "
         f"{percent(queue.empty / max(queue.length, 1))} of its time.",
         look,
+    )
+
+
+def _allocates(trace: Slices, found: Breakdown, rank: int) -> str:
+    """What to do where the host waits for the driver's memory; "" where it hardly does."""
+    here = within(trace, found, rank, DRIVER)
+    if here.share <= LITTLE:
+        return ""
+    return (
+        f"For {percent(here.share)} of its steps the host is in {here.named}: keep "
+        "the sizes of tensors the same from step to step, and do not empty PyTorch's "
+        "cache within steps."
     )
 
 
@@ -132,6 +149,10 @@ def _copies(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[st
 
 
 def _nothing(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str, ...]:
+    worst = max(found.totals, key=lambda one: one.other / max(one.length, 1))
+    if look := _allocates(trace, found, worst.rank):
+        first = f"nothing runs, for {_by_how_much(found, 'other')}"
+        return f"The host holds the steps back: nothing is launched and {first}.", look
     return (
         f"What holds the steps back is not in the trace: for {_by_how_much(found, 'other')} "
         "nothing runs, and no launch says why.",

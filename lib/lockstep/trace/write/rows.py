@@ -74,10 +74,14 @@ def write_csv(answers: dict[str, list[Row]], folder: Path) -> list[Path]:
 
 
 def _breakdown(trace: Trace, skip: int) -> Iterator[Row]:
-    """Yield a row for each step, and one for all steps together under step None."""
+    """Yield a row for each step, and one for all steps together under step None.
+
+    lost: the share of the rank's launching calls, in the whole trace, whose kernels are missing.
+    """
     found = trace.breakdown(skip=skip)
     for one in (*found.steps, *found.totals):
-        yield {**asdict(one), "length": one.length, "exposed": one.exposed}
+        more = {"length": one.length, "exposed": one.exposed, "lost": found.lost[one.rank]}
+        yield asdict(one) | more
 
 
 def _collectives(trace: Trace) -> Iterator[Row]:
