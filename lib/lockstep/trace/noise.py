@@ -32,7 +32,7 @@ _APART = 1.5  # lengths over which steps are alike that a block has, so that the
 _FAR = 2 * 1.4826  # median deviations: two standard deviations of normal noise
 _FITS = 6  # a slope is refined as often
 _DRIFTS = 0.02  # how often steps without a drift seem to have one
-_DRIFTED = 0.04  # how often what drifts, too little to be seen, is said to have grown
+_DRIFTED = 0.05  # how often what drifts, too little to be seen, is said to have grown
 LEAST = 1e-3  # level: 8 blocks a side are one of 12,870 ways, for four measures
 
 
