@@ -45,7 +45,7 @@ def normal(rng: Rng, steps: int, deviation: float = 0.03) -> Steps:
 
 
 def heavy_tails(rng: Rng, steps: int) -> Steps:
-    return 1 + 0.02 * rng.standard_t(3, steps)
+    return np.maximum(1 + 0.02 * rng.standard_t(3, steps), 0.5)
 
 
 def two_modes(rng: Rng, steps: int) -> Steps:
