@@ -1,6 +1,6 @@
 """Files that are broken in every way that we could think of, made of one that is whole.
 
-`kinds(whole)` gives (what was done, name of the file, bytes).
+`kinds(whole, family)` gives (what was done, name of the file, bytes).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
 ARGS = ("stream", "device", "correlation", "External id", "Collective name", "Process Group Ranks")
 
 
-def kinds(whole: bytes) -> Iterator[tuple[str, str, bytes]]:
-    for what, text in [*_of_text(whole), *_of_encoding(whole)]:
-        yield what, "rank0.json", text
-    for what, packed in _of_packing(whole):
-        yield what, "rank0.json.gz", packed
-    for what, change in [*_of_events(), *_of_head()]:
+def kinds(whole: bytes, family: str) -> Iterator[tuple[str, str, bytes]]:
+    name = "rank0.json.gz" if family == "packing" else "rank0.json"
+    if family in BYTES:
+        yield from ((what, name, text) for what, text in BYTES[family](whole))
+        return
+    for what, change in CHANGES[family]():
         document = json.loads(whole)
         changed = change(document)
         written = json.dumps(document if changed is None else changed)
-        yield what, "rank0.json", written.encode("utf-8", "surrogatepass")
+        yield what, name, written.encode("utf-8", "surrogatepass")
 
 
 def _of_text(whole: bytes) -> Iterator[tuple[str, bytes]]:
@@ -95,6 +95,9 @@ def _of_packing(whole: bytes) -> Iterator[tuple[str, bytes]]:
     yield "not packed, but named so", whole
     yield "packed, something behind", packed + b"garbage"
     yield "packed, two members", packed + packed
+    for where, at in (("before", 0), ("between", whole.index(b"},\n") + 2), ("behind", len(whole))):
+        blanks = whole[:at] + b" " * (100 << 20) + whole[at:]
+        yield f"100 MB of blanks {where}", gzip.compress(blanks, 1, mtime=0)
     yield "packed in two parts", gzip.compress(whole[:999]) + gzip.compress(whole[999:])
     yield "bzip2", bz2.compress(whole)
     yield "xz", lzma.compress(whole)
@@ -113,7 +116,7 @@ def _of_packing(whole: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"tar {mode}", archive.getvalue()
 
 
-def _of_events() -> Iterator[tuple[str, Change]]:
+def _of_fields() -> Iterator[tuple[str, Change]]:
     for category in ("kernel", "cuda_runtime"):
         for field in FIELDS:
             for value in VALUES:
@@ -122,12 +125,18 @@ def _of_events() -> Iterator[tuple[str, Change]]:
     for field in ARGS:
         for value in VALUES:
             yield f"{field} of a kernel: {value!r}", _set("kernel", ("args", field), value)
+
+
+def _of_events() -> Iterator[tuple[str, Change]]:
     present = ("kernel", "cuda_runtime", "cpu_op", "user_annotation")
     for category in present:
         yield f"no {category}", lambda d, c=category: _keep(d, lambda e: e.get("cat") != c)
         yield f"only {category}", lambda d, c=category: _keep(d, lambda e: e.get("cat") == c)
         yield f"{category} renamed", lambda d, c=category: _rename(d, c, "made_up")
         yield f"{category} in capitals", lambda d, c=category: _rename(d, c, c.upper())
+        yield f"every {category} twice", lambda d, c=category: _twice(d, c)
+        for phase in (None, "", "Q", "x"):
+            yield f"{category} as {phase!r}", lambda d, c=category, p=phase: _phase(d, c, p)
     yield (
         "no kernels and no launches",
         lambda d: _keep(d, lambda e: e.get("cat") not in ("kernel", "cuda_runtime")),
@@ -142,6 +151,8 @@ def _of_events() -> Iterator[tuple[str, Change]]:
     for seed in range(4):
         yield f"shuffled, {seed}", lambda d, s=seed: random.Random(s).shuffle(d["traceEvents"])
     yield "every event twice", lambda d: d["traceEvents"].extend(copy.deepcopy(d["traceEvents"]))
+    yield "in nanoseconds", lambda d: _scale(d, 1000)
+    yield "in milliseconds", lambda d: _scale(d, 0.001)
     yield "an hour later from the middle on", lambda d: _later(d, 3_600_000_000)
     yield "a week later from the middle on", lambda d: _later(d, 604_800_000_000)
     yield "a century ago from the middle on", lambda d: _later(d, -3_155_760_000_000_000)
@@ -191,6 +202,23 @@ def _rename(document: Document, category: str, other: str) -> None:
             one["cat"] = other
 
 
+def _twice(document: Document, category: str) -> None:
+    found = [one for one in document["traceEvents"] if one.get("cat") == category]
+    document["traceEvents"].extend(copy.deepcopy(found))
+
+
+def _phase(document: Document, category: str, phase: str | None) -> None:
+    for one in document["traceEvents"]:
+        if one.get("cat") == category:
+            one.pop("ph")
+            one |= {} if phase is None else {"ph": phase}
+
+
+def _scale(document: Document, times: float) -> None:
+    for one in document["traceEvents"]:
+        one |= {field: one[field] * times for field in ("ts", "dur") if field in one}
+
+
 def _number(document: Document, field: str, change: Callable[[int], int]) -> None:
     for one in document["traceEvents"]:
         if field in one.get("args", {}):
@@ -201,3 +229,16 @@ def _later(document: Document, microseconds: int) -> None:
     events = document["traceEvents"]
     for one in events[len(events) // 2 :]:
         one["ts"] += microseconds
+
+
+BYTES: dict[str, Callable[[bytes], Iterator[tuple[str, bytes]]]] = {
+    "text": _of_text,
+    "encoding": _of_encoding,
+    "packing": _of_packing,
+}
+CHANGES: dict[str, Callable[[], Iterator[tuple[str, Change]]]] = {
+    "fields": _of_fields,
+    "events": _of_events,
+    "head": _of_head,
+}
+FAMILIES = (*BYTES, *CHANGES)

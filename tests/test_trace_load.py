@@ -50,6 +50,10 @@ def named(trace: Trace, name: str) -> Any:
     return next(one for one in trace if one.name == name)
 
 
+def count(trace: Trace, name: str) -> int:
+    return sum(one.name == name for one in trace)
+
+
 def same(one: Trace, other: Trace) -> bool:
     if (one.names, one.lanes, one.known) != (other.names, other.lanes, other.known):
         return False
@@ -555,6 +559,67 @@ def test_ranks_of_files_that_do_not_say_them(
     trace = Trace.load(paths)
     assert {one.name: one.rank for one in trace} == dict(zip(names, ranks, strict=True))
     assert sum(note in one for one in trace.notes) == len(names)
+
+
+@pytest.mark.parametrize("where", ["before", "between", "behind"])
+def test_gigabytes_of_blanks_in_a_small_file_are_refused(where: str, tmp_path: Path) -> None:
+    """The first of them are enough: the file goes on for ever, as far as the reader knows."""
+    events = [kernel("gemm", 5_000, 1_000, correlation=1)] * 2
+    whole = write(tmp_path / "rank0.json", events, head(0, 1)).read_bytes()
+    at = {"before": 0, "between": whole.index(b'"gemm"'), "behind": len(whole)}[where]
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(whole[:at] + b" " * (100 << 20) + b"\0", 1))
+    with pytest.raises(TraceError, match=r"rank0\.json\.gz is no trace: its first .* unpack to"):
+        Trace.load(path, cache=False)
+
+
+def test_blanks_of_a_file_that_is_not_packed_are_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "rank0.json", [kernel("gemm", 5_000, 1_000)], head(0, 1))
+    path.write_bytes(b" " * (20 << 20) + path.read_bytes() + b"\n" * (20 << 20))
+    assert count(Trace.load(path, cache=False), "gemm") == 1
+
+
+def twice(events: list[str]) -> list[str]:
+    return [*events, *events]
+
+
+LAUNCHED = [
+    event("user_annotation", "ProfilerStep#1", 1_000, 9_000),
+    event("cuda_runtime", "cudaLaunchKernel", 2_000, 5, correlation=1),
+    kernel("gemm", 5_000, 1_000, correlation=1),
+]
+NO_PHASE = LAUNCHED[2].replace('"ph": "X", ', "")
+SAID: dict[str, tuple[list[str], str]] = {
+    "twice": (twice(LAUNCHED), "3 slices given twice, with the same time and ids: left out"),
+    "no ph": ([*LAUNCHED, NO_PHASE], '1 event without a phase ("ph") that Chrome'),
+    "unknown ph": ([*LAUNCHED, LAUNCHED[2].replace('"X"', '"Q"')], "1 event without a phase"),
+    "nanoseconds": (
+        [
+            event("cuda_runtime", "cudaLaunchKernel", 2_000_000, 5_000_000, correlation=1),
+            kernel("gemm", 9_000_000, 1_000_000, correlation=1),
+        ],
+        "half of its calls that launch work take 5.000 ms: are its times nanoseconds?",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_what_would_change_totals_silently_is_said(what: str, tmp_path: Path) -> None:
+    events, said = SAID[what]
+    path = write(tmp_path / "rank0.json", events, head(0, 1))
+    trace = Trace.load(path, cache=False)
+    assert said in " ".join(trace.notes)
+    assert count(trace, "gemm") == count(trace, "cudaLaunchKernel") == 1
+
+
+def test_equal_times_are_no_repetition(tmp_path: Path) -> None:
+    """Two kernels of other ids, and frames of Python, which have none."""
+    frames = twice([event("python_function", "f", 2_000, 50)])
+    kernels = [kernel("gemm", 5_000, 1_000, correlation=one) for one in (1, 2)]
+    path = write(tmp_path / "rank0.json", [*frames, *kernels], head(0, 1))
+    trace = Trace.load(path, cache=False)
+    assert count(trace, "gemm") == count(trace, "f") == 2
+    assert not any("twice" in one for one in trace.notes)
 
 
 def test_what_a_file_says_beats_its_name(tmp_path: Path) -> None:

@@ -355,7 +355,7 @@ def _export_trace(
     help="fail if steps became slower than noise explains",
     description="Compare the steps of two runs, or of several repeats of each: step "
     "time, exposed communication, launches, peak memory. Exit code: 1 if one "
-    "of them grew beyond noise, 2 if the runs cannot be compared, else 0.",
+    "of them grew beyond noise, 2 if the runs cannot be compared or are too few, else 0.",
 )
 @option(
     "baseline",
@@ -383,7 +383,7 @@ def _gate(arguments: argparse.Namespace) -> int:
         if arguments.markdown is not None:  # what GitHub's $GITHUB_STEP_SUMMARY is for
             with arguments.markdown.open("a", encoding="utf-8") as file:
                 file.write(found.markdown())
-    return 0 if found.passed else 1
+    return 1 if found.failed else 0 if found.passed else 2
 
 
 _COMMANDS = (

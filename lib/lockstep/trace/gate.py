@@ -16,7 +16,7 @@ import numpy as np
 from ..base.formatting import in_one_line, milliseconds, percent, printable, ranks_text
 from ..base.provenance import Provenance, Recording
 from ..figures.table import Table, table
-from . import Kind, Trace, TraceError
+from . import Kind, Trace, TraceError, noise
 from .analyses.breakdown import Spent
 from .analyses.diff import Change, diff
 from .analyses.wording import Answer, shortened
@@ -25,9 +25,8 @@ from .slices import NONE
 from .unseen import damaged, lossy
 
 Run = str | Path | Trace | Recording
-_ENOUGH = 8  # values on either side from which the rank test's normal approximation holds
 _FAR = 300  # times as long: two programs, or two units of time
-_LONG = 1.5  # medians: such steps do something else, too
+_LONG = 1.5  # medians: such steps do something else, too; the first is a warm-up
 
 
 class GateError(Exception):
@@ -43,16 +42,18 @@ class Measure:
 
     name: "step time", "exposed communication" (nanoseconds), "launches" (of a rank's step) or
         "peak memory" (bytes). before, after: one value a step, or one a run where either side has
-        several. chance: how often equal programs would differ as much in this direction by noise.
+        several. chance: how often equal programs would differ as much in this direction by noise;
+        None where that cannot be told. untold: why not.
     grew: chance is below what the gate allows. blame: which kernel or rank, in sentences.
     """
 
     name: str
     before: tuple[float, ...]
     after: tuple[float, ...]
-    chance: float
+    chance: float | None
     grew: bool
     blame: tuple[str, ...] = ()
+    untold: str = ""
 
     @property
     def medians(self) -> tuple[float, float]:
@@ -68,15 +69,21 @@ class Measure:
 
     @property
     def odds(self) -> str:
-        """How often noise does that, in words: few values cannot carry long odds."""
-        few = min(len(self.before), len(self.after)) < _ENOUGH
-        return _likely(self.chance, 1e-3 if few else 1e-6)
+        """How often noise does that, in words."""
+        return "unknown" if self.chance is None else _likely(self.chance)
+
+    @property
+    def verdict(self) -> str:
+        """ "GREW", "ok" or "cannot tell"."""
+        return "cannot tell" if self.untold else "GREW" if self.grew else "ok"
 
     def __str__(self) -> str:
         before, after = (_quantity(self.name, one) for one in self.medians)
         growth = "from nothing" if math.isinf(self.growth) else percent(self.growth, 1, sign=True)
         verdict = "grew" if self.grew else "did not grow beyond noise"
         said = f"{self.name} {verdict}: {before} → {after} ({growth}; chance by noise: {self.odds})"
+        if self.untold:
+            said = f"{self.name} {self.untold}: {before} → {after} ({growth})"
         return printable("; ".join([said, *self.blame]))
 
 
@@ -95,8 +102,19 @@ class Gate(Answer):
     stamps: tuple[Provenance, ...]
 
     @property
+    def failed(self) -> bool:
+        """Did a measure grow?"""
+        return any(one.grew for one in self.measures)
+
+    @property
     def passed(self) -> bool:
-        return not any(one.grew for one in self.measures)
+        """Was every measure judged, and did none grow?"""
+        return all(one.verdict == "ok" for one in self.measures)
+
+    @property
+    def verdict(self) -> str:
+        """ "FAILED", "passed", or "CANNOT TELL"."""
+        return "FAILED" if self.failed else "passed" if self.passed else "CANNOT TELL"
 
     def of(self, name: str) -> Measure:
         """The measure of this name. Raises GateError, saying which there are, for another."""
@@ -107,7 +125,8 @@ class Gate(Answer):
         raise GateError(f"{name!r} was not measured; measured: {known}")
 
     def junit(self) -> str:
-        """JUnit's XML: a test case for each measure; one that was left out is skipped.
+        """JUnit's XML: a test case for each measure. One that was left out is skipped, and one of
+        which nothing can be told is an error.
 
         As both common schemas want it: Apache Ant's (github.com/windyroad/JUnit-Schema) and that of
         Jenkins (junit-10.xsd of github.com/jenkinsci/xunit-plugin).
@@ -116,7 +135,7 @@ class Gate(Answer):
         counts = {
             "tests": len(self.measures) + len(self.left_out),
             "failures": sum(one.grew for one in self.measures),
-            "errors": 0,
+            "errors": sum(one.verdict == "cannot tell" for one in self.measures),
             "skipped": len(self.left_out),
             "time": 0,
         }
@@ -131,9 +150,9 @@ class Gate(Answer):
 
         for one in self.measures:
             measured = case(one.name)
-            if one.grew:
-                said = in_one_line(one)
-                xml.SubElement(measured, "failure", type="grew", message=said).text = said
+            if one.verdict != "ok":
+                said, tag = in_one_line(one), "failure" if one.grew else "error"
+                xml.SubElement(measured, tag, type=one.verdict, message=said).text = said
         for name, why in self.left_out.items():
             xml.SubElement(case(name), "skipped", message=in_one_line(why))
         xml.SubElement(suite, "system-out").text = str(self)
@@ -154,14 +173,12 @@ class Gate(Answer):
         for one in self.measures:
             before, after = (_quantity(one.name, value) for value in one.medians)
             growth = "from nothing" if math.isinf(one.growth) else percent(one.growth, 1, sign=True)
-            grew = "GREW" if one.grew else "ok"
-            rows.append((one.name, before, after, growth, one.odds, grew))
-        verdict = "passed" if self.passed else "FAILED"
+            rows.append((one.name, before, after, growth, one.odds, one.verdict))
         columns = ("measure", "before", "after", "growth", "chance by noise", "verdict")
-        return [table(f"lockstep gate: {verdict}", columns, rows, stamp=self.stamps)]
+        return [table(f"lockstep gate: {self.verdict}", columns, rows, stamp=self.stamps)]
 
     def _notes(self) -> list[str]:
-        said = [str(one) for one in self.measures if one.grew]
+        said = [str(one) for one in self.measures if one.verdict != "ok"]
         said += [f"{name} is left out: {why}" for name, why in self.left_out.items()]
         return [*said, *self.notes]
 
@@ -182,27 +199,31 @@ def gate(
 
     Where each side is one run, a value is a step's; else it is the median of a run, as runs differ
     by more than their steps do (Georges, Buytaert and Eeckhout, "Statistically rigorous Java
-    performance evaluation", 2007). One run a side cannot tell a change of the program from one of
-    the machine between the two runs: give three or more repeats where that matters.
+    performance evaluation", 2007). A first step that takes longer than all others, and more than
+    1.5 times their median, is taken for a warm-up and left out, which is said.
 
-    With 8 values a side or more the test is Mann and Whitney's of ranks (1947), which assumes
-    nothing of the noise's form and bears outliers; steps that follow each other are alike, so its
-    variance is multiplied by (1 + r) / (1 − r), r the autocorrelation of neighbours where that is
-    positive. (By simulation 30 steps with r = 0.6 still give twice the false alarms allowed.)
-    With fewer values no test of ranks can be that sure, and Student's t of two samples with one
-    variance is used: it assumes normal noise. Both are one-sided, and ask each measure at `level`
-    divided by the number of measures (Bonferroni). What is counted (launches, bytes) does not
-    scatter by measuring: where it is the same in all of a side's values, any growth is one.
+    `noise` has the test. It asks each measure that scatters at `level` divided by their number
+    (Bonferroni). What is counted (launches, bytes) does not scatter by measuring: where it is the
+    same in all of a side's values, any growth is one. A measure is not judged, and the gate is not
+    passed, where a side has fewer than 16 steps or 5 repeats, where neighbours are so alike that
+    there are too few independent blocks of them, and where a drift inside the runs may be all that
+    is seen. `data/GATE.md` has measured how often the gate errs.
 
-    Notes say how many steps were left out because some rank lacks them, and how many take more than
-    1.5 times the median: medians and ranks hardly see what grows only in a few steps.
+    What it cannot know:
+
+    - whether the program or the machine changed between two single runs. Where that matters, give
+      five or more repeats a side, run by turns;
+    - what grows in a few steps alone, as values are medians: notes say how many steps take more
+      than 1.5 times the median, and how many were left out because some rank lacks them;
+    - whether steps changed or noise did, where noise has states that last a third of a run or more.
 
     Raises GateError where the sides cannot be compared (other ranks, a rank that lacks kernels, a
-    damaged file, steps 300 times as long), or too few values leave noise unknown, and TraceError
-    where a trace cannot be read.
+    damaged file, steps 300 times as long), and TraceError where a trace cannot be read.
     """
-    if not 0 < level < 1:
-        raise GateError(f"level={level}: the share of false alarms must be between 0 and 1")
+    if not noise.LEAST <= level < 1:
+        raise GateError(
+            f"level={level}: the share of false alarms must be between {noise.LEAST} and 1"
+        )
     sides = (_runs(baseline, "baseline", skip), _runs(new, "new", skip))
     _refuse_misfits(*sides)
     single = all(len(side) == 1 for side in sides)
@@ -222,14 +243,18 @@ def gate(
             )
         )
     typical = (_typical(sides[0]), _typical(sides[1]))
+    exact = {name: _exact(name, *values) for name, values in columns.items()}
+    each = level / max(sum(one is None for one in exact.values()), 1)
+    judge = noise.of_steps if single else noise.of_runs
     measures = []
     for name, (before, after) in columns.items():
-        counted = name in ("launches", "peak memory")
-        chance = _chance(np.array(before), np.array(after), counted, name, what)
-        grew = chance < level / len(columns)
+        found = exact[name] or judge(np.array(before), np.array(after), each)
+        grew = found.chance is not None and found.chance < each
         growth = float(np.median(after) - np.median(before))
-        blame = _blame(name, growth, *typical) if grew else ()
-        measures.append(Measure(name, tuple(before), tuple(after), chance, grew, blame))
+        blamed = grew or (found.untold and growth > 0)
+        blame = _blame(name, growth, *typical) if blamed else ()
+        values = (tuple(before), tuple(after))
+        measures.append(Measure(name, *values, found.chance, grew, blame, found.untold))
     counts = [len(values) for values in columns["step time"]]
     notes = [f"compared: {counts[0]} {what} of the baseline, {counts[1]} new"]
     if single:
@@ -299,6 +324,7 @@ def _run(source: Run, side: str, skip: int) -> _Run:
         times[again] += 1
     gpus = len(found.totals)
     whole = {step: every for step, every in by_step.items() if len(every) == gpus}
+    lengths = {step: float(max(one.length for one in every)) for step, every in whole.items()}
     if not whole:
         raise GateError(
             f"{name}: no step was recorded by all of {ranks_text(trace.ranks)}: give all "
@@ -309,9 +335,15 @@ def _run(source: Run, side: str, skip: int) -> _Run:
         notes.append(
             f"{name}: {partly} of {len(by_step)} steps are left out, because a rank lacks them"
         )
+    if warm_up := _warm_up([*lengths.values()]):
+        del whole[first := next(iter(whole))]
+        notes.append(
+            f"{name}: the first step took {milliseconds(lengths.pop(first))} ms, {warm_up:,.1f} "
+            "times the median: it is taken for a warm-up and left out"
+        )
     counts, operators = _launches(trace)
     values = {
-        "step time": [float(max(one.length for one in every)) for every in whole.values()],
+        "step time": [*lengths.values()],
         "exposed communication": [
             float(np.mean([one.exposed for one in every])) for every in whole.values()
         ],
@@ -321,6 +353,15 @@ def _run(source: Run, side: str, skip: int) -> _Run:
         ],
     }
     return _Run(name, trace, whole, values, operators, peaks, tuple(notes))
+
+
+def _warm_up(lengths: list[float]) -> float:
+    """Return how many times the others' median a first step takes that is a warm-up, else 0."""
+    first, *others = lengths
+    if not others or first <= max(others):
+        return 0.0
+    times = first / float(np.median(others))
+    return times if times > _LONG else 0.0
 
 
 def _launches(trace: Trace) -> tuple[dict[int, np.ndarray[Any, Any]], bool]:
@@ -401,71 +442,13 @@ def _values(side: list[_Run], name: str, single: bool) -> list[float]:
     return [float(np.median(one.values[name])) for one in side]
 
 
-def _chance(
-    before: np.ndarray[Any, Any], after: np.ndarray[Any, Any], counted: bool, name: str, what: str
-) -> float:
-    """Return how often noise alone would make `after` this much larger. See `gate`."""
-    if counted and np.ptp(before) == np.ptp(after) == 0:
-        return 0.0 if after[0] > before[0] else 1.0
-    if min(len(before), len(after)) < 2:
-        advice = "give at least two repeats a side, better three or more"
-        if what == "steps":
-            advice = "record at least two steps, better 30 (lockstep.step or the profiler's "
-            advice += "schedule marks them), or give several repeats a side"
-        raise GateError(
-            f"{name}: {len(before)} and {len(after)} {what} do not show how large the noise "
-            f"is: {advice}"
-        )
-    if min(len(before), len(after)) < _ENOUGH:
-        return _student(before, after)
-    return _rank_test(before, after)
-
-
-def _rank_test(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> float:
-    n, m = len(before), len(after)
-    distinct, place, ties = np.unique(
-        np.concatenate((before, after)), return_inverse=True, return_counts=True
-    )
-    if len(distinct) == 1:
-        return 1.0
-    rank = (np.cumsum(ties) - (ties - 1) / 2)[place]
-    above = rank[n:].sum() - m * (m + 1) / 2
-    variance = n * m / 12 * (n + m + 1 - (ties**3 - ties).sum() / ((n + m) * (n + m - 1)))
-    alike = _autocorrelation(rank[:n], rank[n:])
-    variance *= (1 + alike) / (1 - alike)
-    return _normal_tail((above - n * m / 2 - 0.5) / math.sqrt(variance))
-
-
-def _autocorrelation(*sides: np.ndarray[Any, Any]) -> float:
-    """Return the correlation of neighbours within the sides; a negative one counts as none.
-
-    In short series it comes out too small by (1 + 3 r) / n (Kendall, "Note on bias in the
-    estimation of autocorrelation", 1954).
-    """
-    off = [side - side.mean() for side in sides]
-    square = sum(float(one @ one) for one in off)
-    found = sum(float(one[1:] @ one[:-1]) for one in off) / square if square else 0.0
-    steps = sum(map(len, sides)) / len(sides)
-    return min(max(found + (1 + 3 * found) / steps, 0.0), 0.95)
-
-
-def _normal_tail(z: float) -> float:
-    return math.erfc(z / math.sqrt(2)) / 2
-
-
-def _student(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> float:
-    n, m = len(before), len(after)
-    freedom = n + m - 2
-    square = ((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()
-    more = float(after.mean() - before.mean())
-    if not square:
-        return 0.0 if more > 0 else 1.0
-    t = more / math.sqrt(square / freedom * (1 / n + 1 / m))
-    # P(T > t): with t = √ν·tan(a) the density becomes a power of the cosine.
-    angle = np.linspace(math.atan(t / math.sqrt(freedom)), math.pi / 2, 4001)
-    gamma = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
-    area = float(np.trapezoid(np.cos(angle) ** (freedom - 1), angle))
-    return min(1.0, math.exp(gamma) / math.sqrt(math.pi) * area)
+def _exact(name: str, before: list[float], after: list[float]) -> noise.Judgement | None:
+    """Judge what has no noise: what is the same everywhere, or is counted and does not scatter."""
+    if len({*before, *after}) == 1:
+        return noise.Judgement(1.0)
+    if name in ("launches", "peak memory") and len(set(before)) == len(set(after)) == 1:
+        return noise.Judgement(float(after[0] < before[0]))
+    return None
 
 
 # ── What it is made of ───────────────────────────────────────────────────────────────────────
@@ -568,11 +551,10 @@ def _quantity(name: str, value: float) -> str:
     return f"{milliseconds(value)} ms"
 
 
-def _likely(chance: float, least: float) -> str:
-    """Say how often noise does that; of less than `least`, that it is less."""
+def _likely(chance: float) -> str:
     if chance >= 0.01:
         return f"{100 * chance:.0f} in 100"
-    return f"{'1' if chance > least else '< 1'} in {1 / max(chance, least):,.0f}"
+    return f"1 in {1 / chance:,.0f}" if chance else "none: it is counted"
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ....base.formatting import counted
+from ....base.formatting import counted, milliseconds
 from ...slices import (
     COLUMNS,
     DEVICE_KINDS,
@@ -33,6 +33,7 @@ from .text import Text, decode
 SAVED = tuple(column for column in COLUMNS if column not in ("rank", "stream"))  # lanes have these
 LONGEST_NAME = 10_000  # characters
 _DAY = 86_400 * 10**9  # ns; no profile lasts as long
+_SLOW_CALL = 10**6  # ns; calls that launch take microseconds
 _UINT_NONE = 2**32 - 1  # how Kineto writes stream -1
 
 Mask = NDArray[np.bool_]
@@ -69,6 +70,9 @@ def read(path: Path) -> File:
     if rows.unreadable:
         many = counted(len(rows.unreadable), "event")
         notes.append(f"{many} cannot be read, the first is no. {rows.unreadable[0]:,}")
+    if rows.phaseless:
+        many = counted(rows.phaseless, "event")
+        notes.append(f'{many} without a phase ("ph") that Chrome\'s format has: left out')
     if lost := join_halves(rows):
         notes.append(f"{counted(lost, 'event')} of begin or end without the other half left out")
     if not rows.pieces:
@@ -99,6 +103,14 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     lanes = add_lanes(columns, places, rows.labels)
     order = np.lexsort((-columns["duration"], columns["start"], columns["lane"]))
     columns = {column: values[order] for column, values in columns.items()}
+    if many := int((again := _given_again(columns)).sum()):
+        notes.append(f"{counted(many, 'slice')} given twice, with the same time and ids: left out")
+        columns = {column: values[~again] for column, values in columns.items()}
+    if slow := _calls_last_long(columns["kind"], columns["duration"]):
+        notes.append(
+            f"half of its calls that launch work take {slow}: are its times nanoseconds? They are "
+            "taken for microseconds, as PyTorch's profiler writes them"
+        )
     about = about_file(says, path, columns, notes)
     about |= _unread(columns["category"], categories, notes)
     known = find_communications(columns, names, list(rows.said), about, notes)
@@ -198,6 +210,30 @@ def _usable(columns: dict[str, Column], places: list[Any], spans: Mask, notes: l
         anew = stream >= 2**31
         stream[anew] = 2**31 - 1 - np.searchsorted(large, stream[anew])
     return keep
+
+
+def _given_again(columns: dict[str, Column]) -> Mask:
+    """Which rows, in order of lane and time, repeat another in all that tells events apart.
+
+    Without ids two calls of one function may look alike: such rows count only if others repeat.
+    """
+    time = np.stack([columns[name] for name in ("lane", "start", "duration")])
+    like_next = (time[:, 1:] == time[:, :-1]).all(axis=0)
+    near = np.flatnonzero(np.r_[like_next, False] | np.r_[False, like_next])
+    again = np.zeros(len(columns["lane"]), bool)
+    ids = np.stack([columns[name][near] for name in ("correlation", "external")])
+    what = [columns[name][near] for name in ("lane", "start", "duration", "name", "kind")]
+    _, first = np.unique(np.vstack([*what, ids]), axis=1, return_index=True)
+    again[near] = True
+    again[near[first]] = False
+    return again if (again[near] & (ids != NONE).any(axis=0)).any() else np.zeros_like(again)
+
+
+def _calls_last_long(kind: Column, duration: Column) -> str:
+    """Say how long half of the launching calls take, if longer than any driver needs."""
+    calls = duration[kind == Kind.LAUNCH]
+    median = float(np.median(calls)) if len(calls) else 0.0
+    return f"{milliseconds(median)} ms" if median > _SLOW_CALL else ""
 
 
 def _base(says: dict[str, Any], middle: int, notes: list[str]) -> int:

@@ -14,6 +14,9 @@ from . import kinds
 from .events import NO_ARGS, RAW, Args, args_of_raw, nanoseconds
 from .text import decode
 
+# Of Chrome's trace format: what else stands as "ph" is none of its events.
+_PHASES = frozenset("BEXIiCbnesTpFtfPNODSRcVvMa(),")
+
 
 class Said(NamedTuple):
     """The args of an event as they describe a communication; see `Args`."""
@@ -48,6 +51,7 @@ class Rows:
     labels: dict[Any, str] = field(default_factory=dict)
     halves: list[tuple[int, int, Any]] = field(default_factory=list)  # B and E: ts, origin, event
     unreadable: list[int] = field(default_factory=list)
+    phaseless: int = 0
 
     def add(self, events: Sequence[Any], start: Column, duration: Column, origin: Column) -> None:
         args = [one.args or NO_ARGS for one in events]
@@ -100,6 +104,8 @@ def gather(rows: Rows, events: Sequence[Any], number: int, batch: bytes) -> bool
             rows.unreadable.append(number + index)
         elif one.ph == "M":
             _label(rows, one)
+        elif one.ph not in _PHASES:
+            rows.phaseless += 1
     return True
 
 

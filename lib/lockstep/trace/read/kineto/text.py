@@ -22,6 +22,7 @@ from ...slices import TraceError
 
 BLOCK = 4 << 20  # bytes of text at once
 _LIMIT = 256 << 20  # bytes of one event, or of what stands before and after the events
+_DENSE = 64 << 20, 200  # bytes unpacked, times as many as were packed: more is no trace
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"[A-Za-z_])')
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(rb"\s*\[")
@@ -231,6 +232,10 @@ class Text:
         return text[found.end() :]
 
     def _blocks(self) -> Iterator[bytes]:
+        """Blocks of text; those of blanks alone say nothing, and are left out."""
+        return (block for block in self._all_blocks() if not block.isspace())
+
+    def _all_blocks(self) -> Iterator[bytes]:
         try:
             with self.path.open("rb") as file:
                 packed = file.read(2) == b"\x1f\x8b"
@@ -246,6 +251,7 @@ class Text:
     def _unpacked(self, file: Any) -> Iterator[bytes]:
         unpack = zlib.decompressobj(31)
         packed = b""
+        unpacked = 0
         while True:
             packed = packed or file.read(1 << 20)
             if not packed:
@@ -266,8 +272,18 @@ class Text:
                 yield _as_far_as_it_goes(before, packed)
                 return
             packed = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+            unpacked += len(block)
+            self._refuse_dense(unpacked, file.tell() - len(packed))
             if block:
                 yield block
+
+    def _refuse_dense(self, unpacked: int, packed: int) -> None:
+        large, times = _DENSE
+        if unpacked > large and unpacked > times * packed:
+            raise TraceError(
+                f"{self.path} is no trace: its first {packed:,} bytes unpack to {unpacked >> 20} "
+                f"MB; traces hold up to {times} times as many bytes as they are packed in"
+            )
 
 
 def _as_far_as_it_goes(unpack: Any, packed: bytes) -> bytes:
