@@ -16,7 +16,7 @@ from ..exercises import NotJudged, WrongAnswer
 from . import words
 from .catalogue import Answer, answers
 from .numbers import Numbers
-from .running import Play, Run, Trial, WrongArguments, contains_solution, explaining, runs
+from .running import Known, Play, Run, Trial, WrongArguments, contains_solution, explaining, runs
 from .values import Difference, alike, kind, narrowed, same, show, show_both, told
 
 Found = bool | dict[str, Any]
@@ -57,6 +57,8 @@ class Judged:
         self._shows: dict[str, Sign] = {}
         self._fails: dict[str, Sign] = {}
         self._demands: dict[str, Sign] = {}
+        self._drawn: Any = None  # from where the last trials were drawn
+        self._known: Known = {}  # what the course's wrong answers did in these
 
     # ── What a lab declares ──────────────────────────────────────────────────────────────────
 
@@ -93,6 +95,8 @@ class Judged:
         if not callable(answer):
             raise self._wrong("no-function", name=self.name, got=kind(answer))
         answer = _uncompiled(answer)
+        if self._drawn != draw.getstate():
+            self._drawn, self._known = draw.getstate(), {}
         trials = _sure(lambda: list(self._trials(draw)))
         found: list[Run] = []
         for run in runs(answer, self._play, trials):
@@ -184,7 +188,7 @@ class Judged:
         for mistake, guesses in self._guesses.items():
             if any(_explains(guess, found) for guess in guesses):
                 raise self._wrong(mistake, run, rank, contrast=contrast)
-        if known := explaining(self._known_wrong(), self._play, found, self._end):
+        if known := explaining(self._known_wrong(), self._play, found, self._end, self._known):
             raise self._wrong(known.name, run, rank, contrast=contrast)
         self._tell_changed(found)
         for run, rank in wrong:

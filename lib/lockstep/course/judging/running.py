@@ -266,11 +266,6 @@ class PlayFailed(Exception):
     """A play failed by itself, while the answer was not at work."""
 
 
-def _on_rank(answer: Any, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
-    """A trial on this rank."""
-    return _watch(Watched(answer), play, given)
-
-
 def _watch(watched: Watched, play: Play, given: Sequence[tuple[Any, ...]]) -> Seen:
     """Return what was seen of the answer on this rank, what the play says it ended up with and what
     it noted besides, and of which exercises the course's answers were asked for."""
@@ -346,7 +341,8 @@ def runs(answer: Any, play: Play | None, trials: Iterable[Trial]) -> Iterator[Ru
     play = play or _call_once
     for (nproc, init), group in groupby(trials, _world):
         alike = list(group)
-        found = _together(answer, play, alike) if init or not nproc else []
+        together = len(alike) > 1 and (init or not nproc)
+        found = _together(answer, play, alike) if together else []
         for run in found or (_alone(answer, play, trial) for trial in alike):
             yield run
             if run.failure:
@@ -364,24 +360,32 @@ def _together(answer: Any, play: Play, trials: Sequence[Trial]) -> list[Run]:
     return [_observed(trial, job, ranks) for trial, ranks in zip(trials, by_trial, strict=True)]
 
 
+# By program and trials, as numbers: what the program did in them, None where it failed.
+Known = dict[tuple[Answer, tuple[int, ...]], list[Run] | None]
+
+
 def explaining(
     programs: Sequence[Answer],
     play: Play | None,
     found: Sequence[Run],
     end: Callable[[Run, int], Any],
+    known: Known,
 ) -> Answer | None:
     """Return the first of the programs by which all ranks of all these trials end up as they did,
-    `end(run, rank)` being what is judged of a rank."""
-    first = next(run for run in found if run.wrong)  # few pass it, and the others are not run
-    others = groupby((one for one in found if one is not first), lambda one: _world(one.trial))
+    `end(run, rank)` being what is judged of a rank. What is not yet `known` is run, and added."""
+    first = next(at for at, run in enumerate(found) if run.wrong)  # few pass it: no more are run
+    others = (at for at in range(len(found)) if at != first)
+    by_world = groupby(others, lambda at: _world(found[at].trial))
     left = list(programs)
-    for same_world in ([first], *(list(group) for _, group in others)):
-        trials = [one.trial for one in same_world]
-        outcomes = _outcomes(left, play or _call_once, trials)
+    for numbers in ((first,), *(tuple(group) for _, group in by_world)):
+        same_world = [found[at] for at in numbers]
+        new = [program for program in left if (program, numbers) not in known]
+        outcomes = _outcomes(new, play or _call_once, [one.trial for one in same_world])
+        known |= zip(((program, numbers) for program in new), outcomes, strict=True)
         left = [
             program
-            for program, runs in zip(left, outcomes, strict=True)
-            if runs
+            for program in left
+            if (runs := known[program, numbers])
             and all(
                 alike(one.got(rank), end(own, rank))
                 for one, own in zip(same_world, runs, strict=True)
@@ -397,8 +401,8 @@ def _outcomes(
     programs: Sequence[Answer], play: Play, trials: Sequence[Trial]
 ) -> list[list[Run] | None]:
     """These trials with each program; None for one that fails."""
-    if not trials[0].init and trials[0].nproc:  # each makes the world, so it needs ranks of its own
-        return [_apart(program, play, trials) for program in programs]
+    if not programs:
+        return []
     given = [list(trial.given) for trial in trials]
     job = _start(_each, programs, play, given, trials[0])
     if not job.ok:
@@ -414,16 +418,6 @@ def _outcomes(
     return found
 
 
-def _apart(program: Answer, play: Play, trials: Sequence[Trial]) -> list[Run] | None:
-    found = []
-    for trial in trials:
-        job = _start(_each, [program], play, [list(trial.given)], trial)
-        if not job.ok or [None] in job.results:
-            return None
-        found.append(_observed(trial, job, [seen for ((seen,),) in job.results]))
-    return found
-
-
 def _world(trial: Trial) -> tuple[int, bool]:
     return trial.nproc, trial.init
 
@@ -431,9 +425,9 @@ def _world(trial: Trial) -> tuple[int, bool]:
 def _alone(answer: Any, play: Play, trial: Trial) -> Run:
     """A trial on ranks of its own."""
     for _ in range(2):  # a machine may stall once
-        job = _start(_on_rank, answer, play, list(trial.given), trial)
+        job = _start(_in_turn, answer, play, [list(trial.given)], trial)
         if job.ok:
-            return _observed(trial, job, job.results)
+            return _observed(trial, job, [seen for (seen,) in job.results])
         first = job.failures[0]  # the cause comes first
         if first.kind != "timeout":
             break
@@ -483,6 +477,6 @@ def _require_an_answer(job: Job) -> None:
 
 def _require_a_free_machine(trial: Trial) -> None:
     """Raise NotJudged where ranks that do nothing take long, too."""
-    job = _start(_on_rank, None, _do_nothing, [()] * max(1, trial.nproc), trial)
+    job = _start(_in_turn, None, _do_nothing, [[()] * max(1, trial.nproc)], trial)
     if not job.ok or job.seconds > trial.patience / _SLOW:
         raise NotJudged("the machine was too busy; run the check again")
