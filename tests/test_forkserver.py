@@ -548,6 +548,26 @@ def test_a_long_folder_for_temporary_files(tmp_path):
     assert printed == "[1, 1]\n[1, 1]\n"
 
 
+def in_huge_pages(pid: int) -> int:
+    """Bytes of a process's own memory that lie in huge pages."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages:"))
+
+
+def may_use_huge_pages() -> bool:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    version = tuple(map(int, os.uname().release.split(".")[:2]))
+    return version >= (6, 1) and setting.exists() and "[never]" not in setting.read_text()
+
+
+@pytest.mark.skipif(not may_use_huge_pages(), reason="this Linux cannot move memory into them")
+def test_the_memory_that_ranks_share_moves_into_huge_pages_while_nothing_runs(apart):
+    until = time.monotonic() + HANG
+    while in_huge_pages(apart.warm_parent.pid) < 20_000_000 and time.monotonic() < until:
+        assert apart.execute("%%torchrun -n 1\n1").error == ""
+    assert in_huge_pages(apart.warm_parent.pid) >= 20_000_000
+
+
 def test_semaphores_of_killed_ranks_are_removed(tmp_path):
     def holds_a_queue(folder):
         import multiprocessing
