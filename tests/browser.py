@@ -302,7 +302,7 @@ class Page:
         self._page.evaluate(RUN_CELL, cell)
 
     def open_hints(self) -> int:
-        """Click every <details> below the cells open; returns how many there are."""
+        """Click every <details> that is seen below the cells open; returns how many there are."""
         hints = self._page.evaluate(OPEN_HINTS)
         for said in hints["lost"]:
             self._problems.append(f"hint {said!r}: a click does not show what is in it")
@@ -311,17 +311,6 @@ class Page:
     def choose(self, cell: str, label: str, value: str) -> None:
         """Choose from a list below a cell."""
         self._below(cell).get_by_label(label, exact=True).select_option(value)
-
-    def click(self, cell: str, button: str) -> None:
-        """Click a button below a cell."""
-        self._below(cell).get_by_role("button", name=button, exact=True).click()
-
-    def type(self, cell: str, text: str) -> None:
-        """Type into the field below a cell, key by key, and press Enter."""
-        field = self._below(cell).get_by_role("textbox")
-        field.clear()
-        field.press_sequentially(text)
-        field.press("Enter")
 
     def waits_for(self, cell: str, text: str, patience: float = 20.0, hidden: bool = False) -> bool:
         """Whether a text is seen below a cell, or no longer is, by then."""
@@ -620,10 +609,13 @@ OPEN_HINTS = r"""async () => {
     const length = node => node.innerText.replace(/\s+/g, '').length;
     const hints = [...document.querySelectorAll('.jp-OutputArea-output details')];
     const lost = [];
+    let all = 0;
     for (const hint of hints) {
         const summary = hint.querySelector(':scope > summary');
+        summary.scrollIntoView({block: 'center', behavior: 'instant'});
+        if (getComputedStyle(hint).display === 'none') continue; // a veil over nothing
+        all++;
         if (!hint.open) {
-            summary.scrollIntoView({block: 'center', behavior: 'instant'});
             const {left, top, width, height} = summary.getBoundingClientRect();
             const target = document.elementFromPoint(left + width / 2, top + height / 2);
             if (summary.contains(target)) target.click();
@@ -631,7 +623,7 @@ OPEN_HINTS = r"""async () => {
         }
         if (!hint.open || length(hint) <= length(summary)) lost.push(summary.innerText);
     }
-    return {all: hints.length, lost};
+    return {all, lost};
 }"""
 
 CHECKS = """kind => window.jupyterapp.shell.currentWidget.content.widgets

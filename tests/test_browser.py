@@ -116,9 +116,6 @@ def run_and_judge(page: Page, name: str, verdict: str) -> int:
 
 PLAY = {
     "ring": "import lockstep\nlockstep.interactive.collective('ring')",
-    "number": "lockstep.compare(None, 1234, 's')",
-    "guess": "lockstep.claim('All is well.', guess=None, verdict='depends', because='1 of 3 is',\n"
-    "    stamp=lockstep.simulated('a test'))",
     "line": "lockstep.compare(3, 4)",
 }
 
@@ -129,16 +126,40 @@ def test_the_kernel_answers_who_plays(browser: Browser, tree: Path) -> None:
         assert page.waits_for("ring", "Start: each rank has its own numbers only")
         assert page.waits_for("line", "✗ predicted 3 · measured 4")
         assert page.waits_for("ring", "the busiest rank sends", hidden=True)  # the still is folded
-        assert "1234" not in page.shown("number")  # and so is what came out
-        assert "1 of 3" not in page.shown("guess")
         page.choose("ring", "ranks", "3")
         assert page.waits_for("ring", "Ring all-reduce, 3 ranks")
-        page.click("guess", "depends")
-        assert page.waits_for("guess", "✓ you said · depends")
-        page.type("number", "1e3")
-        assert page.waits_for("number", "✓ predicted 1,000 s · measured 1,234 s")
-        assert page.open_hints() == 4  # three stills, and the words of the ring's picture
+        assert page.open_hints() == 2  # a still, and the words of the ring's picture
         assert page.problems() == []
+
+
+VEILED = {
+    "load": "%load_ext lockstep\nimport lockstep",
+    "asks": "prediction = None  # your number",
+    "silent": "seen = 41",
+    "tells": "print(seen + 1)\n'and more'",
+    "answers": "lockstep.compare(prediction, seen + 1)",
+    "goes-on": "print('free')",
+    "guesses": "guess = None",
+    "claims": "lockstep.claim('All is well.', guess=guess, verdict='depends',\n"
+    "    because='1 of 3 is', stamp=lockstep.simulated('a test'))",
+    "asks-again": "prediction = None",
+    "raises": "print('before')\n1 / 0",
+}
+
+
+def test_what_answers_is_hidden_until_it_is_predicted(browser: Browser, tree: Path) -> None:
+    with browser.open(write(tree, "veiled.ipynb", VEILED)) as page:
+        page.run_all()  # up to what raises
+        assert page.waits_for("raises", "ZeroDivisionError")
+        for cell, said in (("tells", "42"), ("answers", "42"), ("claims", "1 of 3")):
+            assert page.waits_for(cell, said, hidden=True), cell
+            assert page.waits_for(cell, "first: write it above"), cell
+        assert page.waits_for("raises", "before", hidden=True)
+        assert page.shown("silent").strip() == ""
+        assert page.shown("goes-on").strip() == "free"
+        page.open_hints()
+        for cell, said in (("tells", "and more"), ("answers", "measured 42"), ("claims", "1 of 3")):
+            assert page.waits_for(cell, said), cell
 
 
 # ── Charts ───────────────────────────────────────────────────────────────────────────────────

@@ -13,8 +13,8 @@ import playwright.sync_api as playwright
 import pytest
 from lockstep import interactive
 from lockstep.calls.record import Call, Group
-from lockstep.figures.interactive.cards import Card, number_line
 from lockstep.figures.interactive.messages_of_job import heard
+from lockstep.figures.number_line import number_line
 from lockstep.figures.widget import BROWSER, FILES, Playable, reply
 from lockstep.models import cost, pipeline
 from lockstep.models.overlap import buckets
@@ -350,52 +350,6 @@ def test_the_parts_of_a_job_are_drawn_in_words_too() -> None:
             interactive.parts(**wrong)
 
 
-# ── Cards ────────────────────────────────────────────────────────────────────────────────────
-
-
-def cards(monkeypatch: pytest.MonkeyPatch, *outputs: Any) -> list[Card]:
-    made: list[Card] = []
-    monkeypatch.setattr(Card, "_ipython_display_", lambda card: made.append(card))
-    for one in outputs:
-        one._ipython_display_()
-    return made
-
-
-def a_claim(guess: str | None = None) -> Any:
-    return lockstep.claim(
-        "All is well.", guess=guess, verdict="depends", because="1 of 3 is", stamp=STAMP
-    )
-
-
-def test_what_came_out_is_hidden_until_there_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    card, guess = cards(monkeypatch, lockstep.compare(None, 1234.5, "GB/s"), a_claim())
-    for said in ("", "   ", "no idea"):
-        for one in (card, guess):
-            shown = json.dumps(one.answer({"answer": said}))
-            assert "1234" not in shown
-            assert "1 of 3" not in shown
-    told = card.answer({"answer": "1e3 GB/s"})
-    assert told["rows"] == [
-        ("", "predicted 1,000 GB/s · measured 1,230 GB/s · as predicted, within 25 %")
-    ]
-    assert (told["sign"], told["isOver"]) == ("✓", True)
-    assert card.answer({"answer": "17"})["sign"] == "✗"
-    assert guess.answer({"answer": "depends"})["sign"] == "✓"
-    assert ("because", "1 of 3 is") in guess.answer({"answer": "holds"})["rows"]
-
-
-def test_with_a_prediction_there_is_no_card_and_text_is_as_before() -> None:
-    for made in (lockstep.compare(3, 4), lockstep.compare("many", 4), a_claim("holds")):
-        with pytest.raises(NotImplementedError):
-            made._ipython_display_()
-    bundle = lockstep.compare(3, 4)._repr_mimebundle_()
-    assert bundle["text/plain"] == "predicted 3 · measured 4 · not as predicted"
-    assert "✗ predicted 3 · measured 4" in bundle["text/html"]
-    assert bundle["text/html"].count("<img") == 2  # a light one and a dark one
-    assert "<img" not in lockstep.compare("many", 4)._repr_mimebundle_()["text/html"]
-    assert "✗" in a_claim("holds")._repr_mimebundle_()["text/html"]
-
-
 @pytest.mark.parametrize(
     ("yours", "real"), [(3, 4), (4, 4), (0, 0), (-2, 5), (1e-6, 1e9), (0, 1e-12), (1e300, -1e300)]
 )
@@ -512,29 +466,6 @@ def test_dials_ask_python_and_say_when_nobody_answers(context: playwright.Browse
     assert opened.problems == []
 
 
-def test_a_card_asks_first(
-    context: playwright.BrowserContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    number, guess = cards(monkeypatch, lockstep.compare(None, 4.0, "s"), a_claim())
-    opened = Opened(context, number)
-    assert opened.text(".ls-shown") == ""
-    field = opened.page.get_by_role("textbox", name="Your prediction, in s")
-    field.fill("soon")
-    opened.button("compare").click()
-    opened.page.get_by_text("a prediction is one number, such as 4 or 0.5").wait_for()
-    field.fill("1")
-    field.press("Enter")
-    opened.page.get_by_text("✗ predicted 1 s · measured 4 s · 4 times the prediction").wait_for()
-    assert field.is_disabled()
-    assert opened.page.locator("img:visible").count() == 1
-    assert opened.page.locator("img:visible").evaluate("node => node.naturalWidth") == 330
-    clicked = Opened(context, guess)
-    clicked.button("does not hold").click()
-    clicked.page.get_by_text("✗ you said · does not hold").wait_for()
-    assert clicked.button("does not hold").get_attribute("aria-pressed") == "true"
-    assert opened.problems == clicked.problems == []
-
-
 POINTS = [(10.0**at, 1e-5 * at) for at in range(1, 9)]
 
 
@@ -647,5 +578,3 @@ def test_a_widget_holds_little_and_its_still_stands_below(monkeypatch: pytest.Mo
     assert '<details open class="lockstep-still">' in still["text/html"]
     widget.asked = json.dumps({"algorithm": "ring", "ranks": 3})
     assert json.loads(widget.shown)["title"].startswith("Ring all-reduce, 3 ranks")
-    lockstep.compare(None, 4)._ipython_display_()
-    assert '<details class="lockstep-still">' in shown[-1]["text/html"]

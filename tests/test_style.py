@@ -7,7 +7,7 @@ import re
 import pytest
 from lockstep.base import style
 from lockstep.base.style import Look
-from lockstep.figures.interactive.cards import number_line
+from lockstep.figures.number_line import number_line
 from lockstep.timeline.scene import LOOKS
 from lockstep.timeline.script import BROWSER
 

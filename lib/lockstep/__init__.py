@@ -192,7 +192,9 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Register the magics; `%load_ext lockstep` calls this."""
+    """Register the magics, and hide answers until they are predicted; `%load_ext lockstep`."""
+    from .course import veil
     from .magic import load_ipython_extension as load
 
     load(shell)
+    veil.watch(shell)

@@ -53,7 +53,8 @@ print("everybody prints this line, so you see it once")
 #
 # A rank is a process, with a memory of its own. **Predict before you run:** the cell below adds its
 # rank's number to `counter`, on every rank. What will `counter` be *in this notebook* afterwards? (Write
-# your number in place of `None`. It is for you alone; the labs go on without it, too.)
+# your number in place of `None`. It is for you alone. What answers the question stays hidden until there is one,
+# or until you go on without.)
 
 # %% id="memory-prediction" tags=["prediction"]
 counter = 100

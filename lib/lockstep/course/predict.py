@@ -12,7 +12,7 @@ from typing import Any
 
 from ..base.formatting import in_one_line, number, percent
 from ..base.provenance import Provenance, recorded, required
-from ..figures.interactive.cards import Card, images, number_line
+from ..figures.number_line import images, number_line
 
 _LONGEST = 60  # characters of a wrong answer that are shown
 RECORDING = "claims/h200.json"  # verdicts of a GPU, by sentence
@@ -58,11 +58,6 @@ class Comparison:
         return "✓" if self.verdict.startswith("as predicted") else "✗"
 
     @property
-    def rows(self) -> list[tuple[str, str]]:
-        """The lines of a card."""
-        return [("", str(self) if self.is_answer else self.verdict)]
-
-    @property
     def picture(self) -> dict[str, str]:
         """Both numbers on a line, by theme; {} where one is missing."""
         if not isinstance(self.predicted, float):
@@ -90,17 +85,6 @@ class Comparison:
         said = f"{self.sign} {self}".strip()
         image = images(self.picture, f"number line: {self}")
         return {"text/plain": str(self), "text/html": f"<div>{html.escape(said)}</div>{image}"}
-
-    def _ipython_display_(self) -> None:
-        if self.predicted is not None:
-            raise NotImplementedError  # IPython then draws it as it draws all else
-        label = f"Your prediction{f', in {self.unit}' if self.unit else ''}"
-        Card(
-            label,
-            (),
-            lambda said: replace(self, predicted=_number(said, self.unit)),
-            without=self._repr_mimebundle_(),
-        )._ipython_display_()
 
 
 def compare(
@@ -166,7 +150,7 @@ class Claim:
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """The lines of a card: what each is about, and what it says."""
+        """The lines of a claim: what each is about, and what it says."""
         said = "nothing yet: guess first, it is worth it" if self.guess is None else self.guess
         if self.guess is not None and self.guess not in VERDICTS:
             said = f"{self.guess}, and the answers are: {', '.join(VERDICTS)}"
@@ -186,11 +170,6 @@ class Claim:
             return ""
         return "✓" if self.guess == self.verdict else "✗"
 
-    @property
-    def picture(self) -> dict[str, str]:
-        """A number line; a verdict has none."""
-        return {}
-
     def __str__(self) -> str:
         return "\n".join(
             [f"“{self.sentence}”", *(f"{name:<8} · {text}" for name, text in self.rows)]
@@ -208,16 +187,6 @@ class Claim:
         )
         quoted = f"<div><i>“{html.escape(self.sentence)}”</i></div><table>{rows}</table>"
         return {"text/plain": str(self), "text/html": quoted}
-
-    def _ipython_display_(self) -> None:
-        if self.guess is not None:
-            raise NotImplementedError  # IPython then draws it as it draws all else
-        Card(
-            f"“{self.sentence}”",
-            VERDICTS,
-            lambda said: replace(self, guess=_word(said)),
-            without=self._repr_mimebundle_(),
-        )._ipython_display_()
 
 
 def claim(

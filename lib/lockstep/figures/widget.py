@@ -18,7 +18,6 @@ BROWSER = Path(__file__).with_name("browser")
 FILES: dict[str, tuple[str, ...]] = {
     "player": ("nodes", "widget", "stage", "player"),
     "dials": ("nodes", "widget", "chart", "lanes", "dials"),
-    "card": ("nodes", "widget", "card"),
 }
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 # Where the widget's model is gone, JupyterLab writes an error into an output without children; what
@@ -33,13 +32,10 @@ _STYLE = (
 class Playable:
     """Base of what is played with. The page asks, and Python answers: formulas live here only.
 
-    start: the JavaScript. summary: of what stands folded below it. is_open: where nothing folds
-    it, as on GitHub, it is open.
+    start: the JavaScript.
     """
 
     start = ""
-    summary = "The same as a picture"
-    is_open = True
 
     def first(self) -> dict[str, Any]:
         """Return what is asked for at the start."""
@@ -62,7 +58,7 @@ class Playable:
             raise NotImplementedError  # IPython then draws it as it draws all else
         still = self.still()
         show(make(self), still.pop("text/plain"))
-        show_still({**still, "text/html": folded(still["text/html"], self.summary, self.is_open)})
+        show_still({**still, "text/html": folded(still["text/html"], "The same as a picture")})
 
 
 def can_be_shown() -> bool:
@@ -89,11 +85,10 @@ def show_still(bundle: Mapping[str, Any]) -> None:
     display(dict(bundle), raw=True)
 
 
-def folded(still: str, summary: str, is_open: bool = True) -> str:
-    """HTML that stands below a widget, which folds it."""
-    opened = " open" if is_open else ""
+def folded(still: str, summary: str) -> str:
+    """Return HTML that stands below a widget, which folds it; on GitHub it is open."""
     return (
-        f'{_STYLE}<details{opened} class="lockstep-still"><summary>{html.escape(summary)}'
+        f'{_STYLE}<details open class="lockstep-still"><summary>{html.escape(summary)}'
         f"</summary>{still}</details>"
     )
 

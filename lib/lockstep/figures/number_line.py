@@ -1,18 +1,16 @@
-"""A card that asks for a number or a guess first, and shows only then what came out."""
+"""A prediction and what came out, as marks on a line of numbers."""
 
 from __future__ import annotations
 
 import base64
 import html
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
 
-from ...base.formatting import in_one_line, number
-from ...base.style import SERIES
-from ..chart import ticks
-from ..picture import growing
-from ..widget import Playable
+from ..base.formatting import in_one_line, number
+from ..base.style import SERIES
+from .chart import ticks
+from .picture import growing
 
 _WIDE, _HIGH, _EDGE = 330, 64, 26  # of a number line, in pixels
 _REAL = SERIES[0]  # as a chart's first measurement; the learner's own has a line round it alone
@@ -24,58 +22,6 @@ _SWITCH = (
     '[data-jp-theme-light="false"] .lockstep-light{display:none}</style>'
 )
 _FAR = 20  # times apart, from which on the line is logarithmic
-
-
-class Answered(Protocol):
-    """The answer, beside what the learner said."""
-
-    @property
-    def is_answer(self) -> bool:
-        """Whether the learner has said something that can be compared."""
-        ...
-
-    @property
-    def sign(self) -> str: ...
-    @property
-    def rows(self) -> list[tuple[str, str]]: ...
-    @property
-    def picture(self) -> dict[str, str]:
-        """By theme the source of an image, {} for none."""
-        ...
-
-
-class Card(Playable):
-    """label: what is asked for. options: to click on; without any it is typed. answered: what is to
-    be shown of an answer. without: what stands below for those who give none, as mimebundle.
-    """
-
-    start = "card"
-    summary = "Show it without a guess of yours"
-    is_open = False
-
-    def __init__(
-        self,
-        label: str,
-        options: Sequence[str],
-        answered: Callable[[str], Answered],
-        without: Mapping[str, Any],
-    ):
-        self._label, self._options = label, tuple(options)
-        self._answered, self._without = answered, without
-
-    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        said = str(asked.get("answer", ""))
-        shown: dict[str, Any] = {"label": self._label, "options": self._options, "answer": said}
-        if not said.strip():
-            return {**shown, "sign": "", "rows": [], "picture": {}, "isOver": False}
-        found = self._answered(said)
-        if not found.is_answer:  # what came out stays hidden
-            return {**shown, "sign": "", "rows": found.rows[:1], "picture": {}, "isOver": False}
-        own = {"sign": found.sign, "rows": found.rows, "picture": found.picture}
-        return {**shown, **own, "isOver": True}
-
-    def still(self) -> dict[str, Any]:
-        return dict(self._without)
 
 
 def number_line(
