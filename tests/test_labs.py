@@ -127,9 +127,14 @@ def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
     wrong = answers(ANSWERS, "wrong", exercise.lab).get(exercise.name, [])
     assert len({answer.name for answer in wrong}) >= FEWEST_WRONG_ANSWERS
     for answer in wrong:
-        # Other numbers than these are the business of `make judge`, which says how often.
-        outcome = lockstep.check(exercise.name, answer.value(), seed=0)
-        assert (outcome.verdict, outcome.mistake) == ("TRY AGAIN", answer.name), str(outcome)
+        # Other numbers than these are the business of `make judge`, which says how often. A busy
+        # machine may hide what shows by time, and then another mistake is named; none ever passes.
+        for _ in range(3):
+            outcome = lockstep.check(exercise.name, answer.value(), seed=0)
+            assert outcome.verdict == "TRY AGAIN", (answer.name, str(outcome))
+            if outcome.mistake == answer.name:
+                break
+        assert outcome.mistake == answer.name, str(outcome)
 
 
 @pytest.mark.parametrize("more", [0.0, 0.0002, 0.001], ids=lambda more: f"{1e6 * more:.0f}us")
