@@ -10,6 +10,7 @@ from lockstep.base.paths import SOLUTIONS
 from lockstep.course.exercises import MIME
 from lockstep.teach import demo, replay
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 
 @pytest.fixture
@@ -48,7 +49,9 @@ def test_a_recording_runs_nothing_and_shows_all_with_a_stamp(tmp_path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(Path(demo.__file__).parents[2]))
     monkeypatch.setenv("LOCKSTEP_REPLAY", str(SOLUTIONS / path.name))
     notebook = nbformat.read(path, 4)
-    NotebookClient(notebook, timeout=60).execute()
+    # Not TCP: another process may take the port before the kernel does.
+    kernel = {"transport": "ipc", "ip": str(tmp_path / "kernel")}
+    NotebookClient(notebook, timeout=60, config=Config(KernelManager=kernel)).execute()
     published = json.loads((SOLUTIONS / path.name).read_text())
     shown = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
     for cell in published["cells"]:

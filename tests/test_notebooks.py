@@ -9,12 +9,15 @@ import papermill
 import pytest
 from lockstep.author import build, execute
 from test_labs import ROOT, names, tags, text
+from traitlets.config import Config
 
 pytestmark = pytest.mark.timeout(300)
 
 
 def executed(notebook: Path, folder: Path, **parameters):
     """By papermill, which writes the whole notebook after each cell unless told not to."""
+    # Not TCP: another process may take the port before the kernel does.
+    kernel = {"transport": "ipc", "ip": str(folder / "kernel")}
     return papermill.execute_notebook(
         notebook,
         folder / notebook.name,
@@ -22,6 +25,7 @@ def executed(notebook: Path, folder: Path, **parameters):
         request_save_on_cell_execute=False,
         cwd=notebook.parent,
         progress_bar=False,
+        config=Config(KernelManager=kernel),
     )
 
 
