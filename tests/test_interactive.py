@@ -12,6 +12,7 @@ import numpy as np
 import playwright.sync_api as playwright
 import pytest
 from lockstep import interactive
+from lockstep.base.formatting import quantity
 from lockstep.calls.record import Call, Group
 from lockstep.figures.interactive.messages_of_job import heard
 from lockstep.figures.number_line import number_line
@@ -142,7 +143,7 @@ def test_a_ring_is_counted_as_it_is() -> None:
         "Ring all-reduce, 4 ranks, 1.2 MB each: 6 rounds, 24 messages; the busiest rank sends "
         "1.8 MB, all together 7.2 MB\nsimulated · messages in rounds, no time"
     )
-    shown = player.answer(player.first())
+    (shown,) = player.answer(player.first())["films"]
     assert [sum(each) for each in shown["complete"]] == [0, 0, 0, 4, 8, 12, 16]
     assert shown["said"][1] == (
         "Round 1 of 6: 0 → 1 (chunk 0), 1 → 2 (chunk 1), 2 → 3 (chunk 2), 3 → 0 (chunk 3), "
@@ -181,18 +182,24 @@ def test_what_cannot_be_played_is_said(asked: dict, problem: str) -> None:
         interactive.collective(arguments["algorithm"], arguments["ranks"])
 
 
+def told(made: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    """What is drawn where nothing stands beside it."""
+    (drawn,) = made.answer(asked)["drawn"]
+    return drawn
+
+
 def test_dials_say_what_the_formulas_say() -> None:
     made = interactive.cost(line=LINE, ranks=8, nbytes=1e6)
     asked = made.first()
     assert made.values(asked) == {"alpha": 10e-6, "bandwidth": 100e9, "ranks": 8, "nbytes": 1e6}
     times = {name: formula(8, 1e6, LINE) for name, formula in interactive.FORMULAS.items()}
-    said = made.answer(asked)["said"]
+    said = told(made, asked)["said"]
     for name, took in times.items():
         assert f"{name} {took * 1e6:.3g} µs" in said
     assert said.endswith(f"The quickest: {min(times, key=lambda name: times[name])}.")
     # What is drawn is where the formula says: places are shares of logarithmic axes.
     turned = {**asked, "alpha": asked["alpha"] + 3, "ranks": 0}  # α 100 µs, 2 ranks
-    drawn = made.answer(turned)["chart"]
+    drawn = told(made, turned)["chart"]
     (x0, y0), (x1, y1) = drawn["lines"][0]["points"][0], drawn["lines"][0]["points"][-1]
     small, large = (cost.ring_all_reduce(2, s, cost.Line(1e-4, 1e-11)) for s in (4.0, 2.0**34))
     ticks = {text: at for at, text in drawn["y"]["ticks"]}
@@ -215,7 +222,7 @@ def test_measured_points_stand_beside_their_formula() -> None:
     ratio = cost.ring_all_reduce(4, 1 << 20, LINE) / near["seconds"]
     assert f"ring says {ratio:.3g} times that" in repr(made)
     assert repr(made).endswith(f"{recording.stamp}\nsimulated · α–β model")
-    measured, *_, model = made.answer(made.first())["chart"]["lines"]
+    measured, *_, model = told(made, made.first())["chart"]["lines"]
     assert len(measured["points"]) == len(rows)
     assert model["label"] == "ring, model" and model["colour"] == measured["colour"]
     with pytest.raises(ValueError, match="no stamp"):
@@ -238,13 +245,13 @@ def test_a_pipeline_says_its_bubble_and_what_is_kept() -> None:
     made = interactive.pipeline({"GPipe": gpipe, "blank": blank})
     for stages, microbatches in ((4, 8), (2, 3), (8, 16)):
         asked = {**made.first(), "stages": stages - 2, "microbatches": microbatches - 1}
-        shown = made.answer(asked)
+        shown = told(made, asked)
         bubble = cost.bubble(stages, microbatches)
         assert f"bubble {100 * bubble:.1f} %" in shown["said"]
         kept = pipeline.kept(gpipe(0, stages, microbatches))
         assert [lane["end"] for lane in shown["lanes"]] == [f"keeps {kept}"] * stages
         assert all(len(lane["boxes"]) == 2 * microbatches for lane in shown["lanes"])
-    slow = made.answer({**made.first(), "backward": 3})["said"]  # a backward takes twice as long
+    slow = told(made, {**made.first(), "backward": 3})["said"]  # a backward takes twice as long
     assert "bubble 27.3 % of all time, 33 units of time" in slow
     asked = {"schedule": "blank", "microbatches": 3}
     said = json.loads(reply(made, json.dumps(asked)))["problem"]
@@ -293,7 +300,7 @@ def test_ring_attention_counts_the_pairs_that_a_causal_mask_lets_through(ranks: 
             queries, keys = own[rank][:, None], own[(rank - at) % ranks]
             pairs[at, rank] = ((queries > keys) + (queries == keys) / 2).sum()
         share = 100 * pairs.sum() / (ranks * pairs.max(1).sum())
-        shown = made.answer({**made.first(), "parts": parts})
+        shown = told(made, {**made.first(), "parts": parts})
         assert f"ranks compute in {share:.1f} % of it" in shown["said"]
         boxes = [len(lane["boxes"]) for lane in shown["lanes"]]
         assert boxes == (pairs > 0).sum(0).tolist()
@@ -310,14 +317,80 @@ def test_a_layer_says_where_more_ranks_are_slower() -> None:
     )
     first = made.first()
     ranks = {"ranks": 2}  # the third of 1, 2, 4, …
-    said = made.answer(first | ranks)["said"]
+    said = told(made, first | ranks)["said"]
     products, reduced = 2 * 2e-14 * 4096 * 1024 * 1024, 8e6 * 1.048576 / 1e12
     times = 4 * products / (products + reduced)
     assert f"4 ranks: products {products * 1e6:.3g} µs, all-reduce {reduced * 1e6:.3g} µs" in said
     assert f"{times:.3g} times as fast as 1" in said and "Each doubling is faster" in said
     assert "Measured on 2: 30 µs" in said
-    slow = made.answer(first | ranks | {"link": "slow"})["said"]
+    slow = told(made, first | ranks | {"link": "slow"})["said"]
     assert "2 ranks are slower than 1." in slow and "Measured" not in slow
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_sharding_counts_bytes_as_its_paper_does(ranks: int) -> None:
+    """Rajbhandari and others, 2020, figure 1: 4Ψ + KΨ/N, 2Ψ + (2 + K)Ψ/N and (4 + K)Ψ/N bytes."""
+    psi, k = 7e9, 12
+    made = interactive.sharding(psi, ranks)
+    paper = [4 + k, 4 + k / ranks, 2 + (2 + k) / ranks, (4 + k) / ranks]
+    lanes = told(made, made.first())["lanes"]
+    assert [lane["end"] for lane in lanes] == [quantity(psi * each, "B") for each in paper]
+    longest = [max(end for _, end, *_ in lane["boxes"]) for lane in lanes]
+    assert longest == pytest.approx([each / (4 + k) for each in paper], abs=1e-5)
+
+
+MODELS = {
+    name: getattr(interactive, name)
+    for name in (
+        "collective", "cost", "layer", "overlap", "parts", "pipeline", "ring_attention", "sharding"
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_can_be_played_with_as_it_is(name: str) -> None:
+    assert "simulated · " in MODELS[name]()._repr_mimebundle_()["text/plain"]
+
+
+def test_one_cell_shows_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    interactive.show_all()
+    assert len(shown) == len(MODELS)
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "second"),
+    [("pipeline", "schedule", "1F1B"), ("ring_attention", "parts", "zigzag")],
+)
+def test_two_choices_stand_beside_each_other(name: str, choice: str, second: str) -> None:
+    made = MODELS[name]()
+    both = made.answer({**made.first(), "beside": second})["drawn"]
+    alone = told(made, made.first()), told(made, {**made.first(), choice: second})
+    assert both == list(alone)
+    assert "beside is one of" in json.loads(reply(made, '{"beside": "magic"}'))["problem"]
+
+
+def test_the_ready_schedules_are_what_the_field_calls_so() -> None:
+    for stages, microbatches in ((1, 3), (2, 1), (4, 8), (3, 2)):
+        for name, schedule in pipeline.SCHEDULES.items():
+            orders = [schedule(rank, stages, microbatches) for rank in range(stages)]
+            plan = pipeline.simulate(orders)
+            assert plan.idle == pytest.approx(cost.bubble(stages, microbatches))
+            kept = [pipeline.kept(order) for order in orders]
+            few = [min(stages - rank, microbatches) for rank in range(stages)]
+            assert kept == ([microbatches] * stages if name == "GPipe" else few)
+
+
+def test_a_chart_says_the_value_where_the_dial_crosses_a_line() -> None:
+    made = interactive.cost(line=LINE, ranks=8, nbytes=1e6)
+    lines = told(made, made.first())["chart"]["lines"]
+    for line, formula in zip(lines, interactive.FORMULAS.values(), strict=True):
+        share, text = line["crossed"]
+        value, unit = text.split()
+        exact = formula(8, 1e6, LINE) / {"µs": 1e-6, "ms": 1e-3}[unit]
+        assert float(value) == pytest.approx(exact, rel=0.005)
+        assert min(y for _, y in line["points"]) <= share <= max(y for _, y in line["points"])
 
 
 STILLS = {
@@ -327,6 +400,7 @@ STILLS = {
     "overlap": lambda: interactive.overlap(line=LINE),
     "ring attention": lambda: interactive.ring_attention(),
     "layer": lambda: interactive.layer(lambda m, n, k: 1e-15 * m * n * k, {"a": lambda n, b: b}),
+    "sharding": lambda: interactive.sharding(),
 }
 
 
@@ -423,7 +497,7 @@ def test_a_ring_is_played_step_by_step(context: playwright.BrowserContext) -> No
     opened.page.get_by_text("Two-level all-reduce, 6 ranks").wait_for()
     kept = opened.page.locator(":is(button, input, select, [tabindex])[data-lm-suppress-shortcuts]")
     assert (
-        kept.count() == opened.page.locator(":is(button, input, select, [tabindex])").count() == 7
+        kept.count() == opened.page.locator(":is(button, input, select, [tabindex])").count() == 9
     )
     assert opened.problems == []
 
@@ -444,6 +518,41 @@ def test_it_plays_to_its_end(context: playwright.BrowserContext, motion: str) ->
     flies = [time for time in seen if time != int(time)]
     assert bool(flies) == (motion == "no-preference")
     assert {1, 2} <= set(seen)
+    assert opened.problems == []
+
+
+def test_two_algorithms_are_played_beside_each_other(context: playwright.BrowserContext) -> None:
+    opened = Opened(context, interactive.collective("ring"))
+    opened.page.set_viewport_size({"width": 1200, "height": 700})
+    opened.choose("beside", "tree")
+    opened.page.get_by_text("Tree all-reduce, 4 ranks").wait_for()
+    opened.page.get_by_label("round", exact=True).fill("6")
+    counts = opened.page.locator(".ls-counts").all_inner_texts()
+    assert [text.split("busiest")[0].strip() for text in counts] == [
+        "rounds 6 of 6",
+        "rounds 4 of 4",
+    ]
+    left, right = (one.bounding_box() for one in opened.page.locator("svg[role=img]").all())
+    assert left is not None and right is not None
+    assert right["x"] > left["x"] + left["width"] and right["y"] == left["y"]
+    opened.choose("speed", "4×")
+    opened.button("play").click()
+    opened.page.locator('[data-time="6"]').wait_for()
+    assert opened.problems == []
+
+
+def test_schedules_beside_each_other_have_one_scale(context: playwright.BrowserContext) -> None:
+    """The shorter one ends where its time says."""
+    twice = {"GPipe": gpipe, "twice": lambda r, p, m: gpipe(r, p, 2 * m)}
+    opened = Opened(context, interactive.pipeline(twice))
+    opened.page.set_viewport_size({"width": 1200, "height": 700})
+    opened.choose("beside", "twice")
+    opened.page.get_by_text("twice: bubble").wait_for()
+    ends = opened.page.locator(".ls-beside > div").evaluate_all(
+        "all => all.map(view => Math.max(...[...view.querySelectorAll('rect:has(title)')]"
+        ".map(one => Number(one.getAttribute('x')) + Number(one.getAttribute('width')))) - 66)"
+    )
+    assert ends[0] / ends[1] == pytest.approx(22 / 38, abs=0.01)
     assert opened.problems == []
 
 
@@ -577,4 +686,4 @@ def test_a_widget_holds_little_and_its_still_stands_below(monkeypatch: pytest.Mo
     assert set(still) == {"text/html", "image/png"}
     assert '<details open class="lockstep-still">' in still["text/html"]
     widget.asked = json.dumps({"algorithm": "ring", "ranks": 3})
-    assert json.loads(widget.shown)["title"].startswith("Ring all-reduce, 3 ranks")
+    assert json.loads(widget.shown)["films"][0]["title"].startswith("Ring all-reduce, 3 ranks")

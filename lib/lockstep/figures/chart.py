@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -96,8 +97,8 @@ class Chart(Playable):
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         nothing_to_turn = {"title": "", "dials": [], "choices": [], "asked": {}}
-        said = {"said": self.alt, "stamp": str(self.stamp)}
-        return {**nothing_to_turn, **said, "chart": self.packed()}
+        drawn = {"said": self.alt, "chart": self.packed()}
+        return {**nothing_to_turn, "stamp": str(self.stamp), "drawn": [drawn]}
 
     def packed(
         self, x: Range | None = None, y: Range | None = None, mark: float | None = None
@@ -111,7 +112,10 @@ class Chart(Playable):
         return {
             "x": along.packed(),
             "y": up.packed(),
-            "lines": [line.packed(along, up) for line in self._lines],
+            "lines": [
+                {**line.packed(along, up), "crossed": mark and line.crossed(mark, along, up)}
+                for line in self._lines
+            ],
             "mark": None if mark is None else along.place(mark),
         }
 
@@ -188,6 +192,12 @@ class _Scale:
         if self.axis.log:
             return round(math.log(value / self.low) / math.log(self.high / self.low), 5)
         return round((value - self.low) / (self.high - self.low), 5)
+
+    def value(self, place: float) -> float:
+        """What stands at a share of the axis's length."""
+        if self.axis.log:
+            return self.low * (self.high / self.low) ** place
+        return self.low + (self.high - self.low) * place
 
     def packed(self) -> dict[str, Any]:
         shown = ticks(self.low, self.high, self.axis.log)
@@ -287,6 +297,18 @@ class _Curve:
             "points": [[x.place(row[0]), *map(y.place, row[1:])] for row in self.points],
             "said": [] if self._is_curve else said,
         }
+
+    def crossed(self, mark: float, x: _Scale, y: _Scale) -> tuple[float, str] | None:
+        """The place on the y axis where the line is at `mark`, and its value in words; nothing
+        between points that were measured."""
+        at = x.place(mark)
+        places = [(x.place(row[0]), y.place(row[1])) for row in self.points]
+        for (left, low), (right, high) in itertools.pairwise([places[0], *places]):
+            between = self._is_curve and left < at < right
+            if between or right == at:
+                share = low + (high - low) * (at - left) / (right - left) if between else high
+                return share, y.axis.say(y.value(share))
+        return None
 
     def draw(self, axes: Any) -> None:
         x, y, *spread = zip(*self.points, strict=True)

@@ -13,7 +13,7 @@ Not modelled: links that several messages share, and the time that a send takes 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 _STEP = re.compile(r"(?P<way>[FBW])(?P<number>\d+)(?:\.(?P<chunk>\d+))?", re.ASCII)
@@ -154,3 +154,22 @@ def kept(order: Sequence[str]) -> int:
         elif last[step.number, step.chunk] == step.way:
             alive -= 1
     return most
+
+
+def _gpipe(stage: int, stages: int, microbatches: int) -> list[str]:
+    return [f"{way}{number}" for way in "FB" for number in range(microbatches)]
+
+
+def _one_f_one_b(stage: int, stages: int, microbatches: int) -> list[str]:
+    first = min(stages - 1 - stage, microbatches)
+    turns = [step for at in range(first, microbatches) for step in (f"F{at}", f"B{at - first}")]
+    last = range(microbatches - first, microbatches)
+    return [*(f"F{at}" for at in range(first)), *turns, *(f"B{at}" for at in last)]
+
+
+# The orders of one rank, of its number, the number of ranks and of microbatches: GPipe (Huang and
+# others, 2019), and 1F1B (PipeDream-Flush; Narayanan and others, 2021).
+SCHEDULES: Mapping[str, Callable[[int, int, int], Sequence[str]]] = {
+    "GPipe": _gpipe,
+    "1F1B": _one_f_one_b,
+}

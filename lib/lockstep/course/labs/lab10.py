@@ -72,11 +72,6 @@ def _one_then_one(first: int, microbatches: int) -> list[str]:
     return order + [f"B{number}" for number in range(microbatches - first, microbatches)]
 
 
-def _right_order(stage: int, stages: int, microbatches: int) -> list[str]:
-    """1F1B of one stage, as the field defines it (PipeDream-Flush; Narayanan and others, 2021)."""
-    return _one_then_one(stages - 1 - stage, microbatches)
-
-
 def _all_f_all_b(microbatches: int) -> list[str]:
     return [f"{way}{number}" for way in "FB" for number in range(microbatches)]
 
@@ -98,7 +93,7 @@ def one_f_one_b(draw: random.Random) -> Iterator[Trial]:
             yield Trial(
                 0,
                 given=[(stage, stages, microbatches)],
-                right=[{"steps": _right_order(stage, stages, microbatches)}],
+                right=[{"steps": pipeline.SCHEDULES["1F1B"](stage, stages, microbatches)}],
                 facts={"stage": stage, "stages": stages, "microbatches": microbatches},
             )
 
@@ -245,10 +240,8 @@ def _pipeline(draw: random.Random, stages: int, microbatches: int, one_by_one: b
     dtype = "float64" if one_by_one else "float32"
     inputs = tensors(draw, microbatches, dtype, shape)
     weights = [draw.choice((-3.0, -0.5, 0.5, 1.5, 2.0)) for _ in range(stages)]
-    orders = [
-        _right_order(rank, stages, microbatches) if one_by_one else _all_f_all_b(microbatches)
-        for rank in range(stages)
-    ]
+    schedule = pipeline.SCHEDULES["1F1B" if one_by_one else "GPipe"]
+    orders = [schedule(rank, stages, microbatches) for rank in range(stages)]
     given: dict[tuple[int, str], Tensor] = {}  # by stage and step
     for number, x in enumerate(inputs):
         numbers = list(x.numbers)
@@ -903,7 +896,7 @@ def _first_forwards(run: Run, rank: int) -> Any:
 
 def _not_1f1b(run: Run, rank: int) -> Any:
     def wanted(at: int) -> list[tuple[str, int, int]]:
-        order = _right_order(at, run.trial.ranks, run.trial.microbatches)
+        order = pipeline.SCHEDULES["1F1B"](at, run.trial.ranks, run.trial.microbatches)
         return [(one[0], int(one[1:]), 0) for one in order]
 
     return _otherwise(run, "FB", wanted)

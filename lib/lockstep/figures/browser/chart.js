@@ -28,7 +28,7 @@ const markerAt = ({ colour, marker }, x, y) =>
   });
 
 // A line, with what it scatters by, and points that say what they are.
-function drawLine(inside, line, x, y) {
+function drawLine(inside, line, mark, x, y) {
   const points = line.points.map(([a, ...values]) => [x(a), ...values.map(y)]);
   const path = (some) => some.map((point) => point.join(",")).join(" ");
   const scatters = points[0].length > 2;
@@ -37,6 +37,8 @@ function drawLine(inside, line, x, y) {
     inside.append(svg("polygon", { points: path(edge), fill: line.colour, opacity: 0.2 }));
   }
   inside.append(svg("polyline", { points: path(points.map(([a, b]) => [a, b])), ...lookOf(line) }));
+  if (line.crossed)
+    inside.append(svg("circle", { cx: x(mark), cy: y(line.crossed[0]), r: 4, fill: line.colour }));
   if (!line.marker) return;
   points.forEach(([a, b, low, high], number) => {
     if (scatters) inside.append(svg("line", { x1: a, x2: a, y1: low, y2: high, stroke: line.colour }));
@@ -69,7 +71,7 @@ export function drawChart(picture, chart, width, clip) {
   const bounds = { x: x(0), y: y(1), width: wide, height: high };
   parts.push(svg("clipPath", { id: clip }, svg("rect", bounds)));
   const inside = svg("g", { "clip-path": `url(#${clip})` });
-  for (const line of chart.lines) drawLine(inside, line, x, y);
+  for (const line of chart.lines) drawLine(inside, line, chart.mark, x, y);
   if (chart.mark !== null) {
     const at = x(chart.mark);
     const ends = { x1: at, x2: at, y1: y(0), y2: y(1), stroke: "currentColor" };
@@ -87,5 +89,6 @@ export const legendOfChart = ({ lines }) =>
     const swatch = svg("svg", { width: 36, height: 12, "aria-hidden": "true" });
     swatch.append(svg("line", { x1: 0, x2: 36, y1: 6, y2: 6, ...lookOf(line) }));
     if (line.marker) swatch.append(markerAt(line, 18, 6));
-    return make("span", {}, swatch, line.label);
+    const value = line.crossed ? [make("strong", { textContent: line.crossed[1] })] : [];
+    return make("span", {}, swatch, line.label, ...value);
   });

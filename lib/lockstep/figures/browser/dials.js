@@ -7,23 +7,54 @@ import { drawLanes, legendOfLanes } from "./lanes.js";
 
 let count = 0; // names within a page are told apart by it
 
-function render({ model, el }) {
-  const root = makeRoot();
+// What a model says of one choice: a sentence, lanes and a chart.
+function makeView() {
   const name = `lockstep-dials-${count++}`;
-  let now = null;
-  let asked = {};
-
-  const title = make("div", { className: "ls-title" });
-  const choices = make("div", { className: "ls-bar" });
-  const dials = make("div", { className: "ls-dials" });
+  const said = make("div", { className: "ls-said", role: "status" });
   const lanes = svg("svg", { role: "img" });
   const chart = svg("svg", { role: "img" });
   const box = make("div", {}, lanes, chart);
   const legend = make("div", { className: "ls-legend" });
-  const said = make("div", { className: "ls-said", role: "status" });
+  let drawn = null;
+
+  // longest: how long the longest lanes are of all that stand beside each other.
+  function draw(longest) {
+    if (!drawn || !hasRoom(box)) return;
+    const width = roomIn(box);
+    lanes.style.display = drawn.lanes ? "" : "none";
+    chart.style.display = drawn.chart ? "" : "none";
+    if (drawn.lanes) drawLanes(lanes, drawn, width, name, drawn.length / longest);
+    if (drawn.chart) drawChart(chart, drawn.chart, width, `${name}-clip`);
+    for (const picture of [lanes, chart]) picture.setAttribute("aria-label", drawn.said);
+  }
+
+  function show(now, longest) {
+    drawn = now;
+    said.textContent = now.said;
+    draw(longest);
+    legend.replaceChildren(
+      ...(now.lanes ? legendOfLanes(now, name) : []),
+      ...(now.chart ? legendOfChart(now.chart) : []),
+    );
+  }
+
+  return { node: make("div", {}, said, box, legend), said, draw, show };
+}
+
+function render({ model, el }) {
+  const root = makeRoot();
+  let now = null;
+  let asked = {};
+  let views = [];
+
+  const title = make("div", { className: "ls-title" });
+  const choices = make("div", { className: "ls-bar" });
+  const dials = make("div", { className: "ls-dials" });
+  const problem = make("div", { role: "status" });
+  const stage = make("div", { className: "ls-beside" });
   const foot = make("div", { className: "ls-foot" });
   foot.style.whiteSpace = "pre-line";
-  root.append(...[title, choices, dials, said, box, legend, foot]);
+  root.append(...[title, choices, dials, problem, stage, foot]);
   el.append(root);
 
   function ask(change) {
@@ -61,37 +92,30 @@ function render({ model, el }) {
     foot.textContent = now.stamp;
   }
 
+  const longest = () => Math.max(...now.drawn.map((one) => one.length ?? 0));
+
   function draw() {
-    if (!now || !hasRoom(box)) return;
-    const width = roomIn(box);
-    lanes.style.display = now.lanes ? "" : "none";
-    chart.style.display = now.chart ? "" : "none";
-    if (now.lanes) drawLanes(lanes, now, width, name);
-    if (now.chart) drawChart(chart, now.chart, width, `${name}-clip`);
-    for (const picture of [lanes, chart]) picture.setAttribute("aria-label", now.said);
+    for (const view of views) view.draw(longest());
   }
 
   const kernel = connect(
     model,
     (shown) => {
-      if (shown.problem) {
-        said.textContent = shown.problem;
-        return;
-      }
+      problem.textContent = shown.problem ?? "";
+      if (shown.problem) return;
       const isFirst = now === null;
       now = shown;
       if (isFirst) {
         asked = { ...shown.asked };
         build();
       }
-      said.textContent = now.said;
-      draw();
-      legend.replaceChildren(
-        ...(now.lanes ? legendOfLanes(now, name) : []),
-        ...(now.chart ? legendOfChart(now.chart) : []),
-      );
+      if (views.length !== now.drawn.length) {
+        views = now.drawn.map(makeView);
+        stage.replaceChildren(...views.map((view) => view.node));
+      }
+      views.forEach((view, number) => view.show(now.drawn[number], longest()));
     },
-    (isBusy) => isBusy && (said.textContent = BUSY),
+    (isBusy) => (problem.textContent = isBusy ? BUSY : ""),
   );
   const ends = [onWidth(root, draw), foldStill(el), () => kernel.end()];
   return () => ends.forEach((end) => end());

@@ -23,16 +23,17 @@ const patternOf = (id, { colour, pattern }) =>
     ),
   );
 
-export function drawLanes(picture, { lanes, kinds }, width, name) {
+// share: how long the lanes are beside the longest ones that are drawn.
+export function drawLanes(picture, { lanes, kinds, axis }, width, name, share) {
   const left = 66;
   const right = lanes.some((lane) => lane.end) ? 62 : 4;
-  const wide = width - left - right;
+  const wide = (width - left - right) * share;
   const parts = Object.entries(kinds).map(([kind, look]) => patternOf(`${name}-${kind}`, look));
   lanes.forEach((lane, row) => {
     const y = row * ROW;
     parts.push(svg("text", { x: 0, y: y + ROW / 2 + 4 }, lane.label));
     parts.push(svg("rect", { x: left, y: y + 2, width: wide, height: ROW - 4, fill: "var(--soft)" }));
-    parts.push(svg("text", { x: width - right + 6, y: y + ROW / 2 + 4 }, lane.end));
+    parts.push(svg("text", { x: left + wide + 6, y: y + ROW / 2 + 4 }, lane.end));
     for (const [start, end, text, kind] of lane.boxes) {
       const room = (end - start) * wide;
       const place = { x: left + start * wide, y: y + 2, height: ROW - 4 };
@@ -44,25 +45,30 @@ export function drawLanes(picture, { lanes, kinds }, width, name) {
       parts.push(box);
       const needs = text.length * 7 + 5;
       if (room < needs) continue;
-      const middle = place.x + room / 2;
-      const paper = { x: middle - needs / 2 + 1, y: y + 7, width: needs - 2, height: ROW - 14 };
-      parts.push(svg("rect", { ...paper, rx: 2, fill: "var(--paper)" }));
-      parts.push(svg("text", { x: middle, y: y + ROW / 2 + 4, "text-anchor": "middle" }, text));
+      // Letters stand on the colour with an edge of paper around each.
+      const edge = { stroke: "var(--paper)", "stroke-width": 3, "paint-order": "stroke" };
+      const middle = { x: place.x + room / 2, y: y + ROW / 2 + 4, "text-anchor": "middle" };
+      parts.push(svg("text", { ...middle, ...edge, "stroke-linejoin": "round" }, text));
     }
   });
-  const high = lanes.length * ROW;
+  const foot = lanes.length * ROW + 14;
+  parts.push(svg("text", { x: left, y: foot }, "0"));
+  parts.push(svg("text", { x: left + wide, y: foot, "text-anchor": "end" }, axis.end));
+  if (wide > 300)
+    parts.push(svg("text", { x: left + wide / 2, y: foot, "text-anchor": "middle" }, axis.label));
+  const high = foot + 6;
   picture.setAttribute("width", width);
   picture.setAttribute("height", high);
   picture.setAttribute("viewBox", `0 0 ${width} ${high}`);
   picture.replaceChildren(...parts);
 }
 
-export function legendOfLanes({ kinds }, name) {
+export function legendOfLanes({ kinds, axis }, name) {
   const spans = Object.entries(kinds).map(([kind, { label }]) => {
     const fill = svg("rect", { width: 24, height: 12, rx: 2, fill: `url(#${name}-${kind})` });
     return make("span", {}, svg("svg", { width: 24, height: 12, "aria-hidden": "true" }, fill), label);
   });
   const soft = svg("rect", { width: 24, height: 12, rx: 2, fill: "var(--soft)", stroke: "var(--line)" });
   const idle = svg("svg", { width: 24, height: 12, "aria-hidden": "true" }, soft);
-  return [...spans, make("span", {}, idle, "idle")];
+  return [...spans, make("span", {}, idle, axis.empty)];
 }

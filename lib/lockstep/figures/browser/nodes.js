@@ -28,10 +28,14 @@ const STYLE = `
 .lockstep-play .ls-said{min-height:2.8em;padding:4px 0;overflow-wrap:anywhere}
 .lockstep-play .ls-counts{display:flex;flex-wrap:wrap;gap:2px 18px;padding:2px 0;
   font-variant-numeric:tabular-nums}
-.lockstep-play .ls-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(20em,100%),1fr));
+.lockstep-play .ls-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(24em,100%),1fr));
   gap:4px 24px;padding:4px 0}
-.lockstep-play .ls-dials label{display:grid;grid-template-columns:8.5em 1fr 5.5em;gap:8px}
-.lockstep-play .ls-dials output{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.lockstep-play .ls-dials label{display:grid;grid-template-columns:8.5em 1fr 6em;gap:8px}
+.lockstep-play .ls-dials label>span{text-align:right}
+.lockstep-play .ls-dials output{font-variant-numeric:tabular-nums;white-space:nowrap}
+.lockstep-play .ls-beside{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(26em,100%),1fr));
+  gap:4px 24px}
+.lockstep-play .ls-beside>div{min-width:0}
 .lockstep-play .ls-legend{display:flex;flex-wrap:wrap;gap:2px 16px;padding:2px 0}
 .lockstep-play .ls-legend span{display:inline-flex;gap:6px;align-items:center}
 .lockstep-play .ls-foot{font-size:calc(12em/13);padding-top:2px;overflow-wrap:anywhere}

@@ -12,6 +12,7 @@ from ...models.rounds import ALGORITHMS, Algorithm, two_level
 from ..picture import PALETTE, Figure
 from ..widget import Playable
 from .messages_of_job import Heard, heard
+from .sliders import NOTHING
 
 MOST_RANKS = 8
 _DATA = 1_200_000  # bytes that each rank reduces, if nobody says otherwise
@@ -137,12 +138,15 @@ class Player(Playable):
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         if self._film:
-            return {**self._film.packed(), "asked": {}, "choices": []}
+            return {"films": [self._film.packed()], "asked": {}, "choices": []}
         choices = [
             {"name": "algorithm", "values": list(ALGORITHMS)},
+            {"name": "beside", "values": [NOTHING, *ALGORITHMS]},
             {"name": "ranks", "values": list(range(2, MOST_RANKS + 1))},
         ]
-        return {**self._make(asked).packed(), "asked": dict(asked), "choices": choices}
+        names = [name for name in (asked["algorithm"], asked["beside"]) if name != NOTHING]
+        films = [self._make({**asked, "algorithm": name}).packed() for name in names]
+        return {"films": films, "asked": dict(asked), "choices": choices}
 
     def __repr__(self) -> str:
         return f"{self.film.title}: {self.film.summary}\n{self.film.stamp}"
@@ -159,21 +163,22 @@ class Player(Playable):
 
 
 def collective(
-    what: str | Played, ranks: int = 4, *, nbytes: float = _DATA, title: str = ""
+    what: str | Played = "ring", ranks: int = 4, *, nbytes: float = _DATA, title: str = ""
 ) -> Player:
     """Play an all-reduce message by message: step, scrub, and count its rounds and bytes.
 
     what: "ring", "doubling", "tree" or "two-level" (on two nodes); in the widget these and the
-    number of ranks can be changed. Or a job: its own sends and receives are played, as its record
-    has them. Then a round is what nobody had to wait for: a message is in the round after all those
-    that its sender had finished, and that its receiver had received, before. The record does not
-    say what is in a message, so the player shows whose numbers *may* have arrived.
+    number of ranks can be changed, and another one can be played beside it. Or a job: its own sends
+    and receives are played, as its record has them. Then a round is what nobody had to wait for: a
+    message is in the round after all those that its sender had finished, and that its receiver had
+    received, before. The record does not say what is in a message, so the player shows whose
+    numbers *may* have arrived.
     ranks: 2 to 8. nbytes: of each rank's data. title: of a job.
 
     Raises ValueError for another algorithm or number of ranks, and for a job without messages.
     """
     if isinstance(what, str):
-        return Player({"algorithm": what, "ranks": ranks}, nbytes)
+        return Player({"algorithm": what, "beside": NOTHING, "ranks": ranks}, nbytes)
     found = heard(what.calls)
     if len(found.states[0]) > MOST_RANKS:
         raise ValueError(f"{MOST_RANKS} ranks can be played, not {len(found.states[0])}")

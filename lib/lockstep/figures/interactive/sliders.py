@@ -18,7 +18,9 @@ from ..chart import Chart
 from ..picture import Figure
 from ..widget import Playable
 
+NOTHING = "nothing"  # stands beside what is shown
 Schedule = Callable[[int, int, int], Sequence[str]]
+LINK = costs.Line(10e-6, 1 / 100e9)  # where dials stand first: 10 µs, 100 GB/s
 _CURVE = 60  # points of a curve
 _SIZES = (4.0, 2.0**34)  # bytes, of the axis
 # Of a step: colour and pattern, so that forward, backward and weight steps differ in both.
@@ -53,6 +55,7 @@ class Dials(Playable):
     """dials: by name. choices: names with their values, the first one chosen.
 
     draw: what is shown, of the dials' values and choices. picture: the same as mimebundle.
+    beside: the choice of which a second value may be shown beside the first.
     """
 
     start = "dials"
@@ -65,9 +68,13 @@ class Dials(Playable):
         draw: Callable[[dict[str, Any]], dict[str, Any]],
         picture: Callable[[dict[str, Any]], dict[str, Any]],
         stamps: Sequence[Provenance],
+        beside: str = "",
     ):
-        self.title, self.dials, self.choices = title, dials, choices
+        self.title, self.dials, self.choices = title, dials, dict(choices)
         self._draw, self._picture, self.stamps = draw, picture, stamps
+        self._beside = beside
+        if beside:
+            self.choices["beside"] = [NOTHING, *choices[beside]]
         self.start_values = self.values(self.first())
         self._first = self._draw(self.start_values)  # raises where it cannot be
 
@@ -90,6 +97,9 @@ class Dials(Playable):
         return found
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        values = self.values(asked)
+        second = values.get("beside", NOTHING)
+        others = [] if second == NOTHING else [{**values, self._beside: second}]
         return {
             "title": self.title,
             "dials": [
@@ -98,7 +108,7 @@ class Dials(Playable):
             "choices": [{"name": name, "values": own} for name, own in self.choices.items()],
             "asked": dict(asked),
             "stamp": "\n".join(map(str, self.stamps)),
-            **self._draw(self.values(asked)),
+            "drawn": [self._draw(one) for one in [values, *others]],
         }
 
     def __repr__(self) -> str:
@@ -124,7 +134,7 @@ MESSAGE: dict[str, Formula] = {"one message": lambda n, nbytes, line: line(nbyte
 def cost(
     formulas: Mapping[str, Formula] = FORMULAS,
     *,
-    line: costs.Line,
+    line: costs.Line = LINK,
     ranks: int | None = 4,
     nbytes: float = 1 << 20,
     measured: Mapping[str, Sequence[Sequence[float]]] | None = None,
@@ -187,7 +197,9 @@ def cost(
 
     def drawn(values: dict[str, Any]) -> Chart:
         curves = {
-            f"{name}, model": [(size, seconds(values, one, size)) for size in _curve(*_SIZES)]
+            f"{name}, model": [
+                (size, seconds(values, one, size)) for size in _curve(*_SIZES, values["nbytes"])
+            ]
             for name, one in formulas.items()
         }
         models = dict(zip(points, curves.values(), strict=False))
@@ -218,7 +230,7 @@ def cost(
 
 
 def pipeline(
-    schedules: Mapping[str, Schedule],
+    schedules: Mapping[str, Schedule] = pipelines.SCHEDULES,
     *,
     stages: int = 4,
     microbatches: int = 8,
@@ -226,7 +238,7 @@ def pipeline(
     """A pipeline's schedule with dials for stages, microbatches, and how long a step takes.
 
     schedules: by name, functions of a rank, the number of ranks and of microbatches, which give the
-    rank's steps as `lockstep.pipeline.simulate` takes them.
+    rank's steps as `lockstep.pipeline.simulate` takes them; GPipe and 1F1B if nothing is said.
     It shows the bubble, and how many microbatches' activations each rank keeps.
     """
     orders = {in_one_line(name): own for name, own in schedules.items()}
@@ -265,7 +277,8 @@ def pipeline(
         for box in plan.boxes:
             place = [round(box.start / plan.length, 5), round(box.end / plan.length, 5)]
             lanes[box.rank]["boxes"].append([*place, box.step, box.step[0]])
-        return {"said": said(values, plan, kept), "lanes": lanes, "kinds": _kinds(lanes)}
+        axis = _time(f"{plan.length:.4g}", plan.length, "a forward takes 1")
+        return {"said": said(values, plan, kept), "lanes": lanes, "kinds": _kinds(lanes), **axis}
 
     def picture(values: dict[str, Any]) -> dict[str, Any]:
         plan, kept = played(values)
@@ -275,7 +288,7 @@ def pipeline(
 
     stamps = [simulated("a step begins as soon as what it needs is there")]
     names = {"schedule": list(orders)}
-    return Dials("A pipeline's schedule", dials, names, draw, picture, stamps)
+    return Dials("A pipeline's schedule", dials, names, draw, picture, stamps, beside="schedule")
 
 
 # ── Overlap ──────────────────────────────────────────────────────────────────────────────────
@@ -283,7 +296,7 @@ def pipeline(
 
 def overlap(
     *,
-    line: costs.Line,
+    line: costs.Line = LINK,
     ranks: int = 8,
     nbytes: float = 1e9,
     backward: float = 20e-3,
@@ -328,7 +341,7 @@ def overlap(
 
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         own = played(values, values["bucket"])
-        curve = [(size, played(values, size).exposed) for size in _curve(*sizes)]
+        curve = [(size, played(values, size).exposed) for size in _curve(*sizes, values["bucket"])]
         seen = [exposed for _, exposed in curve if exposed > 0]
         times = 10 ** math.floor(math.log10(min(seen))), 2 * max(seen)
         chart = Chart(
@@ -358,6 +371,7 @@ def overlap(
             },
         ]
         drawn = {"chart": chart.packed(sizes, times, values["bucket"])}
+        drawn |= _time(quantity(own.end, "s"), own.end)
         return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes), **drawn}
 
     def picture(values: dict[str, Any]) -> dict[str, Any]:
@@ -418,7 +432,8 @@ def ring_attention(ranks: int = 4) -> Dials:
                     lane["boxes"].append([*place, str(at), "all" if own == 1 else "half"])
             start += max(works)
         looks = {"all": ("all pairs", *GROUPS[0]), "half": ("half of the pairs", *GROUPS[1])}
-        return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes, looks)}
+        axis = _time(f"{length:g}", length, "all pairs of two parts take 1")
+        return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes, looks), **axis}
 
     def picture(values: dict[str, Any]) -> dict[str, Any]:
         alt = f"When each rank computes in causal ring attention. {said(values)} Numbers: rounds."
@@ -427,7 +442,7 @@ def ring_attention(ranks: int = 4) -> Dials:
     dials = [Dial.of("ranks", "ranks", range(2, 9), ranks, str)]
     stamps = [simulated("pairs that the mask lets through, no messages")]
     choices = {"parts": list(pieces)}
-    return Dials("Causal ring attention", dials, choices, draw, picture, stamps)
+    return Dials("Causal ring attention", dials, choices, draw, picture, stamps, beside="parts")
 
 
 # ── A layer on several ranks ─────────────────────────────────────────────────────────────────
@@ -435,9 +450,21 @@ def ring_attention(ranks: int = 4) -> Dials:
 _RANKS = [2**k for k in range(7)]
 
 
+def _usual_product(m: int, n: int, k: int) -> float:
+    return 2.0 * m * n * k / 500e12
+
+
+_USUAL_LINKS = {
+    "10 µs, 100 GB/s": lambda n, nbytes: costs.ring_all_reduce(n, nbytes, LINK),
+    "20 µs, 25 GB/s": lambda n, nbytes: costs.ring_all_reduce(
+        n, nbytes, costs.Line(20e-6, 1 / 25e9)
+    ),
+}
+
+
 def layer(
-    product: Callable[[int, int, int], float],
-    links: Mapping[str, Callable[[int, float], float]],
+    product: Callable[[int, int, int], float] = _usual_product,
+    links: Mapping[str, Callable[[int, float], float]] = _USUAL_LINKS,
     *,
     width: int = 8192,
     tokens: int = 8192,
@@ -446,10 +473,11 @@ def layer(
 ) -> Dials:
     """The forward pass of an MLP, cut by columns and rows: its products, and its all-reduce.
 
-    product: seconds of (m × k)·(k × n). links: by name, seconds of an all-reduce of so many ranks
-    and bytes; the first one is chosen. width, tokens: where the dials stand first. The hidden
-    width is four times as much, and a number has two bytes. measured: by ranks, the seconds of
-    all-reduces by their bytes, over the first link; they are drawn where the size is one of these.
+    product: seconds of (m × k)·(k × n), at 500 TFLOP/s if nothing is said. links: by name, seconds
+    of an all-reduce of so many ranks and bytes; the first one is chosen. width, tokens: where the
+    dials stand first. The hidden width is four times as much, and a number has two bytes. measured:
+    by ranks, the seconds of all-reduces by their bytes, over the first link; they are drawn where
+    the size is one of these.
     """
     measured = measured or {}
 
@@ -507,7 +535,77 @@ def layer(
     ]
     stamps = [*(each(stamp) if stamp else ()), simulated("products, then a ring; nothing overlaps")]
     choices = {"link": list(links)}
-    return Dials("An MLP on several ranks", dials, choices, draw, picture, stamps)
+    return Dials("An MLP on several ranks", dials, choices, draw, picture, stamps, beside="link")
+
+
+# ── Sharding ─────────────────────────────────────────────────────────────────────────────────
+
+_STAGES = {"DDP": 0, "ZeRO 1": 1, "ZeRO 2": 2, "ZeRO 3": 3}
+_HELD = {
+    "weights": ("weights", *GROUPS[0]),
+    "gradients": ("gradients", *GROUPS[1]),
+    "optimizer": ("optimizer", *GROUPS[2]),
+}
+
+
+def sharding(parameters: float = 7e9, ranks: int = 8) -> Dials:
+    """The bytes that each rank keeps of weights, gradients and optimizer, and sends in a step.
+
+    Mixed precision with Adam: 2 bytes of a parameter, 2 of its gradient, 12 of the optimizer. ZeRO
+    (Rajbhandari and others, 2020) gives each rank a part of the optimizer (1), of the gradients too
+    (2), of the weights too (3). A step sends by rings: twice (N − 1)/N of all gradients, or, with
+    stage 3, weights twice and gradients once. Activations are not counted.
+    """
+
+    def held(values: Mapping[str, Any], stage: int) -> dict[str, float]:
+        part = 1 / values["ranks"]
+        sizes = {"optimizer": 12, "gradients": 2, "weights": 2}  # in the order of the stages
+        return {
+            name: values["parameters"] * each * (part if at < stage else 1)
+            for at, (name, each) in enumerate(sizes.items())
+        }
+
+    def said(values: Mapping[str, Any]) -> str:
+        n = values["ranks"]
+        around = 2 * values["parameters"] * (n - 1) / n
+        kept = [
+            f"{name} {quantity(sum(held(values, stage).values()), 'B')}"
+            for name, stage in _STAGES.items()
+        ]
+        return (
+            f"Each of {counted(int(n), 'rank')} keeps: {', '.join(kept)}. In a step it sends "
+            f"{quantity(2 * around, 'B')}, with ZeRO 3 {quantity(3 * around, 'B')}."
+        )
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        whole = sum(held(values, 0).values())
+        lanes = []
+        for name, stage in _STAGES.items():
+            own = held(values, stage)
+            ends = list(itertools.accumulate((own[kind] / whole for kind in _HELD), initial=0.0))
+            boxes = [
+                [round(a, 5), round(b, 5), quantity(own[kind], "B"), kind]
+                for kind, (a, b) in zip(_HELD, itertools.pairwise(ends), strict=True)
+            ]
+            total = quantity(sum(own.values()), "B")
+            lanes.append({"label": name, "end": total, "boxes": boxes})
+        axis = {"label": "bytes that a rank keeps", "end": quantity(whole, "B"), "empty": "saved"}
+        kinds = _kinds(lanes, _HELD)
+        size = {"length": whole, "axis": axis}
+        return {"said": said(values), "lanes": lanes, "kinds": kinds, **size}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        return _lanes(draw(values), said(values), stamps[0])
+
+    sizes = [1e8, 3e8, 1e9, 3e9, 7e9, 13e9, 30e9, 70e9, 200e9, 400e9]
+    dials = [
+        Dial.of(
+            "parameters", "parameters", sizes, float(parameters), lambda v: f"{v / 1e9:g} billion"
+        ),
+        Dial.of("ranks", "ranks", [2**k for k in range(11)], ranks, str),
+    ]
+    stamps = [simulated("16 bytes a parameter, rings; no activations")]
+    return Dials("What sharding saves", dials, {}, draw, picture, stamps)
 
 
 # ── What they share ──────────────────────────────────────────────────────────────────────────
@@ -520,10 +618,10 @@ def _steps(low: float, high: float) -> list[float]:
     return [value for value in every if low <= value <= high]
 
 
-def _curve(low: float, high: float) -> list[float]:
+def _curve(low: float, high: float, *also: float) -> list[float]:
     """Places of the points of a curve over a logarithmic axis."""
     step = math.log(high / low) / (_CURVE - 1)
-    return [low * math.exp(step * at) for at in range(_CURVE)]
+    return sorted({*(low * math.exp(step * at) for at in range(_CURVE)), *also})
 
 
 def _rounded(value: float) -> float:
@@ -540,6 +638,12 @@ def _kinds(
         for kind, (label, colour, pattern) in looks.items()
         if kind in drawn
     }
+
+
+def _time(end: str, length: float, unit: str = "") -> dict[str, Any]:
+    """The axis of lanes, from 0 to `end`, which is `length` long beside others."""
+    label = f"time ({unit})" if unit else "time"
+    return {"length": length, "axis": {"label": label, "end": end, "empty": "idle"}}
 
 
 def _lanes(drawn: Mapping[str, Any], alt: str, stamp: Provenance) -> dict[str, Any]:
@@ -560,7 +664,8 @@ def _lanes(drawn: Mapping[str, Any], alt: str, stamp: Provenance) -> dict[str, A
             axes.text(1.01, -row, lane["end"], va="center", fontsize=9)
         rows = len(drawn["lanes"])
         axes.set_yticks([-row for row in range(rows)], [lane["label"] for lane in drawn["lanes"]])
-        axes.set(xlim=(0, 1.12), ylim=(0.5 - rows, 0.5), xticks=[])
+        axes.set(xlim=(0, 1.12), ylim=(0.5 - rows, 0.5), xlabel=drawn["axis"]["label"])
+        axes.set_xticks([0, 1], ["0", drawn["axis"]["end"]])
         axes.spines[["top", "right", "bottom"]].set_visible(False)
         handles = [
             Patch(
@@ -571,4 +676,4 @@ def _lanes(drawn: Mapping[str, Any], alt: str, stamp: Provenance) -> dict[str, A
         canvas.legend(handles=handles, loc="outside upper left", ncols=4, frameon=False)
 
     rows = len(drawn["lanes"])
-    return Figure(draw, alt=alt, stamp=stamp, size=(9, 1.2 + 0.4 * rows))._repr_mimebundle_()
+    return Figure(draw, alt=alt, stamp=stamp, size=(9, 1.5 + 0.4 * rows))._repr_mimebundle_()
