@@ -250,7 +250,7 @@ rows = []
 for dtype in (torch.float32, torch.float64):
     job = lockstep.torchrun(errors, dtype, **on_ranks)
     few = 10 * torch.finfo(dtype).eps
-    shown = [f"{error:.0e}" if error >= few else f"< {few:.0e}" for error in job[0]]
+    shown = (f"{error:.0e}" if error >= few else "< 10 eps" for error in job[0])
     rows.append([str(dtype), *shown])
 columns = ["dtype", "y", "x", "w1", "b1", "w2", "b2"]
 title = "Errors of the cut MLP: y, and gradients"
@@ -422,7 +422,7 @@ def loss_of(gathers):
 both = [lockstep.torchrun(loss_of, way, **on_ranks) for way in (True, False)]
 passed = [sum(call.bytes for call in job.calls[0]) for job in both]
 off, slope = both[1][0]
-print(f"errors of the loss and of the gradient below 1e-12: {off < 1e-12}, {slope < 1e-12}")
+print(f"loss and gradient are right to 1e-12: {off < 1e-12} {slope < 1e-12}")
 print(f"bytes passed to calls: {passed[0]:,} gathered, {passed[1]:,} not")
 print(lockstep.live(both[1]))
 lockstep.compare(predicted=prediction, measured=passed[0] / passed[1])
