@@ -103,6 +103,10 @@ def _in_processes(store: Path, paths: list[Path], number: int) -> dict[str, list
     environment = {**os.environ, "PYTHONPATH": python_path, "OPENBLAS_NUM_THREADS": "1"}
     workers: list[subprocess.Popen[str]] = []
     errors: dict[str, list[str]] = {}
+    from tqdm import tqdm  # small traces do not wait for its import
+
+    # disable=None: only a terminal shows it.
+    bar = tqdm(desc="reading", total=len(paths), unit="file", delay=2, leave=False, disable=None)
     try:
         for share in shares:
             command = [sys.executable, "-P", "-m", __package__, str(store), *share]
@@ -117,15 +121,17 @@ def _in_processes(store: Path, paths: list[Path], number: int) -> dict[str, list
                 )
             )
         for worker, share in zip(workers, shares, strict=True):
-            said, _ = worker.communicate()
-            if worker.returncode < 0:
+            assert worker.stdout is not None
+            for line in worker.stdout:
+                errors |= json.loads(line)
+                bar.update()
+            if worker.wait() < 0:
                 raise TraceError(
                     f"a process that was reading {', '.join(share)} was ended by signal "
                     f"{-worker.returncode}; if memory is short, load with processes=1"
                 )
-            if worker.returncode == 0:
-                errors |= json.loads(said)
     finally:
+        bar.close()
         for worker in workers:
             if worker.poll() is None:
                 worker.kill()
@@ -134,11 +140,11 @@ def _in_processes(store: Path, paths: list[Path], number: int) -> dict[str, list
 
 
 def main(store: str, *paths: str) -> None:
-    errors = {}
+    """Read each file into the store, and print a line of its errors, by path, when it is done."""
     for name in paths:
-        path = Path(name)
+        path, errors = Path(name), {}
         try:
             read_one(path, state_of(path), Path(store))
         except TraceError as error:
             errors[name] = [type(error).__name__, str(error)]
-    print(json.dumps(errors))
+        print(json.dumps(errors), flush=True)
