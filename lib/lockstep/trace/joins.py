@@ -98,8 +98,13 @@ def launched_in(trace: Slices, rows: Column, wanted: Column) -> Column:
 
     wanted: a mask of all rows.
     """
-    calls = launch_of(trace, rows)
-    found = np.full(len(rows), NONE, np.int64)
+    return called_in(trace, launch_of(trace, rows), wanted)
+
+
+def called_in(trace: Slices, calls: Column, wanted: Column) -> Column:
+    """For each of these calls (NONE for none) the innermost wanted slice around its start, or
+    NONE. wanted: a mask of all rows."""
+    found = np.full(len(calls), NONE, np.int64)
     for lane, mine in by_thread(trace, calls):
         piece = trace.rows_of(lane)
         ranges = piece.start + np.flatnonzero(wanted[piece])

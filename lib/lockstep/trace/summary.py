@@ -65,6 +65,7 @@ def of(
         questions |= {
             "Server": lambda: trace.serving(skip=skip),
             "Streams and outliers": trace.streams,
+            "Replays of graphs": trace.replays,
             "Kernels by shape": lambda: trace.kernels().by_shape(),
             "Rates": trace.rates,
             "Memory": trace.allocations,

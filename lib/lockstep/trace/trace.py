@@ -15,6 +15,7 @@ from .analyses.diff import diff as _diff
 from .analyses.kernels import Kernels, kernels
 from .analyses.launches import launches as _launches
 from .analyses.rates import rates as _rates
+from .analyses.replays import replays as _replays
 from .analyses.serving import serving as _serving
 from .analyses.streams import streams as _streams
 from .analyses.traffic import Traffic, traffic
@@ -72,6 +73,7 @@ class Trace(Slices):
     breakdown = _breakdown
     launches = _launches
     rates = _rates
+    replays = _replays
     serving = _serving
     streams = _streams
     allocations = _allocations

@@ -74,14 +74,12 @@ def lost_kernels(trace: Slices) -> dict[int, Lost]:
     device = on_device(trace)
     kernels = device[_are_kernels(trace, device)]
     alone = kernels[launch_of(trace, kernels) == NONE]
-    launching, captures = _named(trace, _KERNELS), _named(trace, _CAPTURES)
+    launching = _named(trace, _KERNELS)
     found = {}
     for rank in trace.ranks:
         every = trace.where(Kind.LAUNCH, rank=rank)
         every = every[np.argsort(trace.start[every], kind="stable")]
-        # After the first of Begin, End, Begin, … a graph is captured, after the second none is.
-        captured = np.cumsum(captures[trace.name[every]]) % 2 == 1
-        calls = every[launching[trace.name[every]] & ~captured]
+        calls = every[launching[trace.name[every]] & (capture_of(trace, every) == NONE)]
         calls = calls[trace.correlation[calls] != NONE]
         own = trace.correlation[device[trace.rank[device] == rank]]
         ran = np.isin(trace.correlation[calls], own)
@@ -103,6 +101,15 @@ def lossy(trace: Slices) -> dict[int, str]:
 
 def _are_kernels(trace: Slices, rows: Column) -> Column:
     return np.isin(trace.kind[rows], (Kind.COMPUTE, Kind.COMMUNICATION))
+
+
+def capture_of(trace: Slices, calls: Column) -> Column:
+    """For all calls of one rank by their start: the number of the capture of a graph that each was
+    made in, or NONE."""
+    # After the first of Begin, End, Begin, … a graph is captured, after the second none is.
+    seen = np.cumsum(_named(trace, _CAPTURES)[trace.name[calls]])
+    captures: Column = np.where(seen % 2 == 1, seen // 2, NONE)
+    return captures
 
 
 def _named(trace: Slices, pattern: re.Pattern[str]) -> Column:
