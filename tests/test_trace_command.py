@@ -117,3 +117,21 @@ def test_json_says_what_has_no_answer(tmp_path, capsys):
     report = json.loads(capsys.readouterr().out)
     assert set(report["refused"]) == {"collectives", "critical_path"}
     assert report["answers"]["kernels"][0]["total"] == 14_000
+
+
+def test_what_has_changed_since_an_earlier_trace_is_said(capsys):
+    before, after = (str(DATA / f"data-parallel-{when}") for when in ("before", "after"))
+    assert main(["trace", after, "--before", before]) == 0
+    said = capsys.readouterr().out
+    work, operators = said.split("\nChanges in work\n")[1].split("\nChanges in operators\n")
+    assert "of a rank's step: " in work
+    assert re.search(r"new +DistributedDataParallel\.forward +forward +0 +1", operators)
+    assert main(["trace", after, "--before", f"{after}/nothing"]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_nodes_of_graphs_are_rows(capsys):
+    assert main(["trace", str(DATA / "tensor-parallel-graph"), "--more", "--json"]) == 0
+    nodes = json.loads(capsys.readouterr().out)["answers"]["graph_nodes"]
+    assert len(nodes) == 4 * 96
+    assert {one["replays"] for one in nodes} == {3}

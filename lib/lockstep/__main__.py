@@ -279,9 +279,10 @@ def _cluster(arguments: argparse.Namespace) -> int:
 @option(
     "--more",
     action="store_true",
-    help="add sections: servers' passes, streams, outliers, shapes, rates, memory, "
-    "traffic (reads the files again)",
+    help="add sections: servers' passes, streams, outliers, replays of graphs, shapes, rates, "
+    "memory, traffic (reads the files again)",
 )
+@option("--before", type=Path, metavar="FOLDER", help="say what has changed since this trace")
 @option("--json", action="store_true", help="print JSON: every answer as plain rows")
 @option("--csv", type=Path, metavar="FOLDER", help="write a table for each answer")
 @option(
@@ -305,7 +306,9 @@ def _trace(arguments: argparse.Namespace) -> int:
         run = run.removeprefix("./").rstrip("/")
         run = "" if run == "." else run
     source = paths[0] if len(paths) == 1 else paths
-    trace, sections = summary.of(source, arguments.skip, run=run, more=arguments.more)
+    trace, sections = summary.of(
+        source, arguments.skip, run=run, more=arguments.more, before=arguments.before
+    )
     with writing():
         _say_trace(arguments, trace, sections)
         _export_trace(arguments, trace, sections)

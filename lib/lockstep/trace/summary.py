@@ -38,12 +38,18 @@ def load(source: Source, run: str | None = None) -> Trace:
 
 
 def of(
-    source: Source, skip: int = 0, *, run: str | None = None, more: bool = False
+    source: Source,
+    skip: int = 0,
+    *,
+    run: str | None = None,
+    more: bool = False,
+    before: Source | None = None,
 ) -> tuple[Trace, list[Section]]:
     """Load traces, put them on one clock, and answer every question that they can answer.
 
     skip: how many steps of each rank to leave out. run: which, of several. more: answer what is
-    asked less often, too, for which the files are read again. The first section is the headline,
+    asked less often, too, for which the files are read again. before: an earlier trace of the
+    program, to say what has changed since. The first section is the headline,
     under the stamp of all. Where the clocks cannot be aligned a section says why, and questions
     across ranks stay open. Raises TraceError where nothing can be read.
     """
@@ -70,6 +76,12 @@ def of(
             "Rates": trace.rates,
             "Memory": trace.allocations,
             "Traffic": trace.traffic,
+        }
+    if before is not None:
+        earlier = load(before)
+        questions |= {
+            "Changes in work": lambda: earlier.diff(trace),
+            "Changes in operators": lambda: earlier.tree_diff(trace),
         }
     sections = [
         ("What was read", "\n".join([_size(trace), *trace.notes])),

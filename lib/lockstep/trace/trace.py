@@ -19,6 +19,7 @@ from .analyses.replays import replays as _replays
 from .analyses.serving import serving as _serving
 from .analyses.streams import streams as _streams
 from .analyses.traffic import Traffic, traffic
+from .analyses.tree_diff import tree_diff as _tree_diff
 from .read import jobs
 from .read.flight import flight as _flight
 from .read.kineto.load import Source, load, load_runs
@@ -78,6 +79,7 @@ class Trace(Slices):
     streams = _streams
     allocations = _allocations
     diff = _diff
+    tree_diff = _tree_diff
 
     def steps(self) -> tuple[Step, ...]:
         """The steps of every rank: see `lockstep.trace.steps`."""

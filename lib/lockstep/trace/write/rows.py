@@ -42,6 +42,7 @@ def rows_of(
             "kernels_by_operator": lambda: _kernels(trace.kernels().by_operator(len(trace))),
             "kernels_by_module": lambda: _kernels(trace.kernels().by_module(len(trace))),
             "kernels_by_shape": lambda: _kernels(trace.kernels().by_shape(len(trace))),
+            "graph_nodes": lambda: _graph_nodes(trace),
             "rates": lambda: _plain(trace.rates().operators, *_OF_RATES),
             "copies": lambda: _plain(trace.rates().copies, "bandwidth"),
             "memory": lambda: _plain(trace.allocations().usage, "growth"),
@@ -113,6 +114,12 @@ def _plain(answers: Iterable[Any], *properties: str) -> Iterator[Row]:
     for one in answers:
         row = asdict(one) | {name: getattr(one, name) for name in properties}
         yield {k: _known(v) if isinstance(v, float) else v for k, v in row.items()}
+
+
+def _graph_nodes(trace: Trace) -> Iterator[Row]:
+    for number, graph in enumerate(trace.replays().graphs):
+        for row in _plain(graph.nodes):
+            yield {"graph": number, "rank": graph.rank, "replays": graph.replays, **row}
 
 
 _OF_RATES = ("teraflops", "intensity", "bandwidth")
