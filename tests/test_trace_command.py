@@ -125,7 +125,8 @@ def test_what_has_changed_since_an_earlier_trace_is_said(capsys):
     said = capsys.readouterr().out
     work, operators = said.split("\nChanges in work\n")[1].split("\nChanges in operators\n")
     assert "of a rank's step: " in work
-    assert re.search(r"new +DistributedDataParallel\.forward +forward +0 +1", operators)
+    assert re.search(r"gone +gradients +1 +0 ", operators)
+    assert re.search(r"new +allreduce_ .*AccumulateGrad +0 +3 ", operators)
     assert main(["trace", after, "--before", f"{after}/nothing"]) == 2
     assert "nothing" in capsys.readouterr().err
 

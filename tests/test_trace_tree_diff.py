@@ -151,7 +151,7 @@ def test_what_is_put_somewhere_is_all_that_is_new(forest, seed):
     draw = random.Random(seed)
     before = traced(*forest)
     assert changed(before.tree_diff(traced(*forest))) == []
-    lists, path = [((), forest)], ()
+    lists: list[tuple[tuple[str, ...], list[Op]]] = [((), forest)]
     for where, ops in lists:  # which grows
         lists += [((*where, op.name), op.children) for op in ops]
     path, ops = draw.choice(lists)
