@@ -14,6 +14,7 @@ import importlib
 import inspect
 import os
 import pickle
+import struct
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -77,6 +78,8 @@ class _Pickler(cloudpickle.Pickler):
                 return _named, (str(obj.__name__),)
         if isinstance(obj, type) and obj.__module__ == "pybind11_builtins":
             return _pybind11_type, (obj.__name__,)
+        if kind is struct.Struct:  # Python cannot pickle it
+            return struct.Struct, (obj.format,)
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch._ops.OpOverloadPacket):
             return _named, ("torch.ops." + obj._qualified_op_name.replace("::", "."),)

@@ -332,6 +332,37 @@ def replicate(model, groups):
     return finish
 
 
+# %% replicate: late-bucket
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        at = len(started)
+        if at < len(groups) and missing[at] == 0:
+            flat = gradients_of(groups[at])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        missing[:] = [0] * len(groups)
+        while len(started) < len(groups):
+            start()
+        for group, (flat, handle) in zip(groups, started, strict=True):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
 # %% replicate: not-hidden
 def replicate(model, groups):
     missing, started = [len(group) for group in groups], []

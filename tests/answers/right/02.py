@@ -919,7 +919,6 @@ def transfer(x, src, dst):
 
 
 # %% transfer: packed-by-struct
-# Not judged so yet.
 # The header is packed with struct and travels as bytes; the mirror-image functions `tell` and `hear` live in a class.
 
 KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

@@ -581,7 +581,6 @@ def replicate(model, groups):
 
 
 # %% replicate: an-if-for-the-while
-# Not judged so yet.
 def replicate(model, groups):
     bucket_of = {w: at for at, group in enumerate(groups) for w in group}
     missing = [len(group) for group in groups]

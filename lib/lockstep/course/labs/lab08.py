@@ -186,6 +186,8 @@ def replicate(draw: random.Random) -> Iterator[Trial]:
             least = 1 if in_order else -1999
             grads.append([[_numbers(draw, *s, least=least) for s in shapes] for _ in range(3)])
             others = [4, 3, 2, 1, 0] if in_order else draw.sample(range(5), 5)
+            if rank == 0 and not in_order:  # the last bucket is complete before its turn
+                others = [*draw.sample(range(3), 3), *draw.sample((3, 4), 2)]
             orders.append([5, *(at for at in others if in_order or (rank, at) != (1, 3))])
         used = [[grads[r][step][at] * (at in orders[r]) for r in ranks]
                 for step in range(3) for at in range(6)]  # fmt: skip
@@ -216,6 +218,16 @@ def _late(run: Run, rank: int) -> bool:
     return bool(backward) and run.job.calls[rank][0].start > backward
 
 
+def _one_late(run: Run, rank: int) -> Any:
+    """The bucket that began after a backward pass in which all of its gradients were ready."""
+    backward = run.noted[rank].get("backward")
+    if not backward or (run.trial.like, rank) == (ONE_UNUSED, 1):
+        return False
+    first = run.job.calls[rank][: len(run.trial.sizes)]
+    late = next((at for at, call in enumerate(first) if call.start > backward), None)
+    return late is not None and {"bucket": late}
+
+
 def _raced(run: Run, rank: int) -> Any:
     races = run.noted[rank].get("races")
     return bool(races) and {"race": races[0]}
@@ -233,6 +245,7 @@ replicate.shows("never-waited", _never_waited)
 replicate.demands("never-waited", _never_waited)
 replicate.demands("other-bytes", _other_bytes)
 replicate.demands("after-the-backward", _late)
+replicate.demands("late-bucket", _one_late)
 replicate.demands("race", _raced)
 replicate.demands("not-hidden", _exposed)
 
