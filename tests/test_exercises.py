@@ -255,6 +255,10 @@ def test_a_hint_of_a_level_and_of_an_unknown_exercise():
     assert "average, " in str(lockstep.hint("no such exercise"))
 
 
+def test_the_name_that_was_meant():
+    assert str(lockstep.check("avrage", None)).endswith("'avrage'; did you mean 'average'?")
+
+
 def test_html_of_a_hint(tiny):
     assert said(html(lockstep.hint(tiny))) == f"hint 1 of 3: {ATTACK}"
 
