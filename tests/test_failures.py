@@ -743,6 +743,8 @@ def test_nothing_is_left_when_the_kernel_goes(how):
         print(f"nothing left {time.perf_counter() - began:.2f} s after {how}")
         assert alive == []
         if how == "restart":
+            assert "run the lab's first two code cells again" in kernel.execute(cell("1")).shown
+            kernel.load()
             assert kernel.leftovers() == []
             assert "ranks 0–3 → │ 1" in kernel.execute(cell("1")).shown
         else:
@@ -799,6 +801,7 @@ def test_large_result_costs_its_size_once(kernel, run):
         ("-n 9 --backend nccl", ["no GPU that PyTorch can use", "--backend gloo"]),
         ("-n gpu", ["no GPU that PyTorch can use", "Give a number of ranks"]),
         ("-n 0", ["from 1 to"]),
+        ("-n {NPROC}", ["NPROC has no value in this kernel: run the cell first that sets it"]),
         ("-n many", ["a number, gpu, cpu or auto, not 'many'"]),
         ("--backend mpi", ["'mpi'", "gloo", "nccl"]),
         ("--nprocs 9", ["there is no --nprocs: did you mean --nproc-per-node?"]),

@@ -227,7 +227,8 @@ world.close()
 #
 # - `%torchrun --help` shows every flag. If you mistype one, the error suggests the right one.
 # - The ■ button ends the ranks at once and shows where each of them was.
-# - Restarting the kernel leaves no process behind.
+# - Restarting the kernel leaves no process behind, and none of your variables. Run the first two code cells again
+#   before any other; then each section can be started on its own.
 # - `lockstep.hint("…")`, with an exercise's name, has three hints. Once you have checked an answer of your own,
 #   the third also says how to get the course's. Later cells go on with that one where yours does not pass.
 # - The folder `solutions/` has this notebook complete, with its outputs.
