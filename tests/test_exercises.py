@@ -404,6 +404,13 @@ def test_any_prediction_gets_an_answer(predicted, said):
     assert str(lockstep.compare(predicted, 4)) == said
 
 
+@pytest.mark.parametrize("measured", [None, (1, 2), float("nan")])
+def test_where_nothing_was_measured_the_cell_above_is_named(measured):
+    compared = lockstep.compare(4, measured, "s")
+    assert str(compared) == "predicted 4 s · nothing was measured: run the cell above"
+    assert said(html(compared)) == str(compared)  # and no sign
+
+
 def test_a_prediction_with_its_unit():
     compared = lockstep.compare("2 GB/s", 4.0, "GB/s")
     assert str(compared) == "predicted 2 GB/s · measured 4 GB/s · 2 times the prediction"
