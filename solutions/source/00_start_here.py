@@ -117,7 +117,7 @@ for call in job.calls[0]:
 prediction = 0.3
 
 # %% id="waiting"
-# %%torchrun -n {NPROC} --backend gloo --into job
+# %%torchrun -n {NPROC} --backend gloo --into late_job
 import time
 
 import torch
@@ -128,7 +128,7 @@ if dist.get_rank() == 0:
 dist.all_reduce(torch.ones(1))
 
 # %% id="waiting-measured" tags=["varies"]
-waited = job.calls[-1][0].seconds
+waited = late_job.calls[-1][0].seconds
 lockstep.compare(predicted=prediction, measured=waited, unit="s")
 
 # %% [markdown] id="waiting-explained"
