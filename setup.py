@@ -15,6 +15,7 @@ class WithTheCourse(build_py):
     def run(self):
         super().run()
         if self.editable_mode:  # reads the files where they are
+            self.run_command("install_data")  # which setuptools leaves out
             return
         for file in (found for pattern in PACKED for found in ROOT.glob(pattern)):
             if file.is_file():

@@ -76,11 +76,15 @@ class Kernel:
         )
         self._manager.start_kernel(env=self._environment, cwd=str(self.work))
         self._connect()
+        self.load()
 
     def _connect(self) -> None:
         self._client = self._manager.client()
         self._client.start_channels()
         self._client.wait_for_ready(timeout=HANG)
+
+    def load(self) -> None:
+        """Load lockstep, as the first cells of a lab do."""
         self.execute("%load_ext lockstep")
         self.execute("%%torchrun -n 1\n1")  # from here on the forkserver is up
         self.remember()
@@ -144,7 +148,8 @@ class Kernel:
         self._manager.interrupt_kernel()
 
     def restart(self) -> None:
-        """As Jupyter does: ask it to leave, kill it if it does not; then a fresh one."""
+        """As Jupyter does: ask it to leave, kill it if it does not; then a fresh one, without
+        lockstep."""
         self._client.stop_channels()
         self._manager.restart_kernel()
         self._connect()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -51,7 +52,10 @@ def test_labs_and_solutions_are_copied_once(course: Path, tmp_path: Path) -> Non
     first = copies.copy(mine)
     assert held(mine) == held(course) and len(held(mine)) > 2 * len(LABS)
     assert str(first) == f"copied {len(LABS)} labs to {mine}, for you to edit"
-    assert str(copies.copy(mine)) == ""
+    count = len(held(mine))
+    assert (
+        str(copies.copy(mine)) == f"nothing to copy: {mine} has {count} notebooks, 0 with your work"
+    )
 
 
 def test_work_is_never_written_again_and_what_is_newer_is_named(
@@ -61,7 +65,8 @@ def test_work_is_never_written_again_and_what_is_newer_is_named(
     copies.copy(mine)
     change(mine / FIRST, by="the learner")
     work = (mine / FIRST).read_bytes()
-    assert str(copies.copy(mine)) == ""  # the course has not changed
+    # The course has not changed.
+    assert str(copies.copy(mine)).endswith(f"{len(held(mine))} notebooks, 1 with your work")
     change(course / FIRST)
     change(course / SECOND)
     today = (course / FIRST).read_bytes()
@@ -75,7 +80,8 @@ def test_work_is_never_written_again_and_what_is_newer_is_named(
     assert not beside.exists()
     assert str(copies.copy(mine, newer=True)) == f"new version, beside yours: {beside}"
     assert beside.read_bytes() == today and (mine / FIRST).read_bytes() == work
-    assert str(copies.copy(mine)) == str(copies.copy(mine, newer=True)) == ""  # told and given
+    for newer in (False, True):  # told and given
+        assert str(copies.copy(mine, newer)).startswith("nothing to copy")
 
 
 def test_what_lies_beside_is_kept_when_there_is_a_still_newer_one(
@@ -126,6 +132,33 @@ def test_copies_are_the_learner_s_to_write_where_the_course_s_are_not(
 def test_the_course_itself_is_no_place_for_copies(course: Path, inside: str) -> None:
     with pytest.raises(copies.CannotCopy, match="must stay blank"):
         copies.copy(course / inside)
+
+
+def test_other_things_are_not_mixed_with_the_labs_unless_one_insists(
+    course: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "thesis"
+    mine.mkdir()
+    copies.copy(tmp_path / "empty")
+    (mine / "chapter.tex").write_text("mine")
+    with pytest.raises(copies.CannotCopy, match="thesis has other files in it: name a new folder"):
+        copies.copy(mine)
+    assert [path.name for path in mine.iterdir()] == ["chapter.tex"]
+    copies.copy(mine, force=True)
+    assert (mine / FIRST).exists()
+    copies.copy(mine)  # it is a folder of labs by now
+
+
+@pytest.mark.parametrize(("typed", "copied"), [("y\n", True), ("\n", False)])
+def test_on_a_terminal_it_asks_before_it_mixes(tmp_path: Path, typed: str, copied: bool) -> None:
+    (tmp_path / "chapter.tex").write_text("mine")
+    learner, terminal = pty.openpty()
+    os.write(learner, typed.encode())
+    done = lockstep("labs", str(tmp_path), "--copy-only", stdin=terminal)
+    os.close(learner)
+    os.close(terminal)
+    assert "has other files in it. Copy the labs there? [y/N]" in done.stdout
+    assert (done.returncode, (tmp_path / FIRST).exists()) == (0 if copied else 2, copied)
 
 
 def test_a_folder_that_cannot_be_written_is_named(course: Path, tmp_path: Path) -> None:
@@ -183,7 +216,7 @@ def test_the_command_copies_and_what_is_behind_two_hyphens_is_jupyterlab_s(tmp_p
     assert (done.returncode, done.stderr) == (0, "")
     assert (mine / FIRST).exists()
     version = lockstep("labs", str(mine), "--", "--version")  # of JupyterLab, which then ends
-    assert version.returncode == 0 and re.fullmatch(r"\d+\.\d+\.\d+\n", version.stdout)
+    assert version.returncode == 0 and re.search(r"^\d+\.\d+\.\d+$", version.stdout, re.MULTILINE)
     refused = lockstep("labs", str(ROOT), "--copy-only")
     assert refused.returncode == 2
     assert refused.stderr.startswith("lockstep labs: ") and "must stay blank" in refused.stderr
@@ -285,6 +318,7 @@ def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
             about = wheel.read(metadata).decode()
             wheel.extractall(tmp_path / "site")
     assert names[0] == names[1]
+    assert any(name.endswith(".data/data/etc/ipython/startup/lockstep.py") for name in names[0])
     packed_files = {n.removeprefix("lockstep/packed/") for n in names[0] if "/packed/" in n}
     ours = re.compile(r"data/|(labs|solutions)/\d\d_|solutions/source/wrong/")
     course = {n for n in tracked.split("\0") if ours.match(n)}
@@ -313,13 +347,21 @@ def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
 
 # Not beside the other tests of the browser: two at once disturb each other.
 @pytest.mark.timeout(300)
-def test_the_address_that_is_printed_opens_lab_00_and_asks_nothing(tmp_path: Path) -> None:
-    with (
-        serving(tmp_path / "mine", as_learners=True) as browser,
-        browser.open(FIRST, printed=True) as page,
-    ):
+def test_the_address_that_is_printed_opens_lab_00_asks_nothing_and_saving_it_is_no_work(
+    course: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    solved = SECOND.replace("labs/", "solutions/")
+    with serving(mine, as_learners=True) as browser, browser.open(FIRST, printed=True) as page:
         # Shown or not, the question whether one wants news comes seconds later.
         notification = "@jupyterlab/apputils-extension:notification"
         assert page.setting(notification, "fetchNews") == "false"
         assert page.setting(notification, "checkForUpdates") is False
         assert page.toasts() == []
+        for name in (FIRST, solved):
+            page.go_on_to(name)
+            page.is_ready(name)
+            page.tab.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+            assert (mine / name).read_bytes() != (course / name).read_bytes()
+            change(course / name)
+    assert copies.copy(mine).refreshed == [FIRST, solved]

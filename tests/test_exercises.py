@@ -255,6 +255,10 @@ def test_a_hint_of_a_level_and_of_an_unknown_exercise():
     assert "average, " in str(lockstep.hint("no such exercise"))
 
 
+def test_the_name_that_was_meant():
+    assert str(lockstep.check("avrage", None)).endswith("'avrage'; did you mean 'average'?")
+
+
 def test_html_of_a_hint(tiny):
     assert said(html(lockstep.hint(tiny))) == f"hint 1 of 3: {ATTACK}"
 
@@ -398,6 +402,13 @@ def test_any_guess_gets_an_answer(guess, said):
 )
 def test_any_prediction_gets_an_answer(predicted, said):
     assert str(lockstep.compare(predicted, 4)) == said
+
+
+@pytest.mark.parametrize("measured", [None, (1, 2), float("nan")])
+def test_where_nothing_was_measured_the_cell_above_is_named(measured):
+    compared = lockstep.compare(4, measured, "s")
+    assert str(compared) == "predicted 4 s · nothing was measured: run the cell above"
+    assert said(html(compared)) == str(compared)  # and no sign
 
 
 def test_a_prediction_with_its_unit():

@@ -743,6 +743,8 @@ def test_nothing_is_left_when_the_kernel_goes(how):
         print(f"nothing left {time.perf_counter() - began:.2f} s after {how}")
         assert alive == []
         if how == "restart":
+            assert "run the lab's first two code cells again" in kernel.execute(cell("1")).shown
+            kernel.load()
             assert kernel.leftovers() == []
             assert "ranks 0–3 → │ 1" in kernel.execute(cell("1")).shown
         else:
@@ -799,6 +801,7 @@ def test_large_result_costs_its_size_once(kernel, run):
         ("-n 9 --backend nccl", ["no GPU that PyTorch can use", "--backend gloo"]),
         ("-n gpu", ["no GPU that PyTorch can use", "Give a number of ranks"]),
         ("-n 0", ["from 1 to"]),
+        ("-n {NPROC}", ["NPROC has no value in this kernel: run the cell first that sets it"]),
         ("-n many", ["a number, gpu, cpu or auto, not 'many'"]),
         ("--backend mpi", ["'mpi'", "gloo", "nccl"]),
         ("--nprocs 9", ["there is no --nprocs: did you mean --nproc-per-node?"]),
@@ -819,6 +822,21 @@ def test_wrong_flag_says_what_to_do(run, flags, says):
     assert "run_cell" not in told, "the launcher's own frames are of no interest"
 
 
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("dist.all_reduce(x) / 2", "all_reduce"),
+        ("y = dist.broadcast(x, 0)\nx += 1\ny.item()", "broadcast"),
+        ("dist.all_reduce(x)\nNone / 2", ""),
+        ("y = dist.all_reduce(x)\nz = None\nz + 1", ""),
+    ],
+)
+def test_the_none_of_a_collective_is_named(run, code, named):
+    (said,) = [one for one in run(cell(code)).error.splitlines() if "'NoneType'" in one]
+    hint = f"({named} returns None: what it computes is in the tensors it was given)"
+    assert said.endswith(hint) if named else "returns None" not in said
+
+
 def test_a_script_that_is_not_there_is_named_alone(run):
     reply = run("%torchrun -n 2 gone.py")
     assert reply.error_name == "ScriptNotFound"
@@ -827,7 +845,9 @@ def test_a_script_that_is_not_there_is_named_alone(run):
 
 
 def test_cell_with_a_syntax_error_or_a_magic(run):
-    assert "was never closed" in run("%%torchrun -n 2\nx = (").error
+    said = run("%%torchrun -n 2\nimport torch\nx = (1,\ny = 2").error.splitlines()
+    assert said[0] == 'File "this cell", line 3' and len(said) == 4, "no frames but the learner's"
+    assert said[-1] == "SyntaxError: '(' was never closed"
     assert "belongs to the notebook" in run("%%torchrun -n 2\n%timeit 1").error
 
 

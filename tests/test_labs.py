@@ -355,6 +355,11 @@ REFUSED = {  # what is replaced in TINY or in TINY_WRONG, by what, and what the 
         "# Goes on from section 1.",
         "text second: the further notebook stands on its own",
     ),
+    "a name for two things": (
+        "inside = 6\ninside * 7\n",
+        'inside = 6\n\n# %% id="again"\n# %%torchrun -n {NPROC} --into job\n7\n',
+        "cell again: binds job, as cell ranks does, and other cells read it",
+    ),
     # answers
     "two wrong answers": (
         "# %% average: four\ndef average():\n    return sqrt(16)\n",

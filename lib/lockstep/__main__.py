@@ -94,7 +94,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 @command(
     "labs",
-    usage="lockstep labs [DIR] [--newer] [--copy-only] [-- OPTION ...]",
+    usage="lockstep labs [DIR] [--newer] [--copy-only] [--force] [-- OPTION ...]",
     help="copy the labs to a folder of your own, once, and open them in JupyterLab",
     description="Copy the labs and their solutions to a folder of your own, once, and "
     f"open lab {LABS[0].number} in JupyterLab. A notebook that you have "
@@ -117,10 +117,10 @@ def _sigterm_as_interrupt() -> Iterator[None]:
     help="put newer versions beside your notebooks, under another name",
 )
 @option("--copy-only", action="store_true", help="do not open JupyterLab")
+@option("--force", action="store_true", help="copy to a folder that has other files in it, too")
 def _labs(arguments: argparse.Namespace) -> int:
-    done = copies.copy(arguments.folder, arguments.newer)
-    if str(done):
-        print(printable(done))
+    force = arguments.force or _agrees_to_other_things(arguments.folder)
+    print(printable(copies.copy(arguments.folder, arguments.newer, force)))
     if arguments.copy_only:
         return 0
     opened = copies.jupyterlab(arguments.folder, arguments.options, os.environ)
@@ -131,6 +131,14 @@ def _labs(arguments: argparse.Namespace) -> int:
     sys.stdout.flush()
     command, environment = opened
     os.execve(command[0], command, environment)
+
+
+def _agrees_to_other_things(folder: Path) -> bool:
+    """Ask on a terminal whether the labs are to be copied beside other things."""
+    if not copies.holds_other_things(folder) or not sys.stdin.isatty():
+        return False
+    question = f"{folder} has other files in it. Copy the labs there? [y/N] "
+    return input(printable(question)).strip().lower() in ("y", "yes")
 
 
 @command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import itertools
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -243,6 +244,11 @@ class TorchrunMagics(Magics):
     @line_cell_magic
     def torchrun(self, line: str, cell: str | None = None) -> None:
         """Run this cell, or a script, on N ranks; see `%%torchrun --help`."""
+        if cell and (missing := re.search(r"\{(\w+)\}", line)):  # IPython knows no such variable
+            raise UsageError(
+                f"%%torchrun: {missing[1]} has no value in this kernel: run the cell first that "
+                "sets it; in a lab it is one of the first two"
+            )
         said = parse(line)
         cell = cell if (cell or "").strip() else None
         if said.help or not (cell or said.program):

@@ -117,7 +117,7 @@ for call in job.calls[0]:
 prediction = 0.3
 
 # %% id="waiting"
-# %%torchrun -n {NPROC} --backend gloo --into job
+# %%torchrun -n {NPROC} --backend gloo --into late_job
 import time
 
 import torch
@@ -128,7 +128,7 @@ if dist.get_rank() == 0:
 dist.all_reduce(torch.ones(1))
 
 # %% id="waiting-measured" tags=["varies"]
-waited = job.calls[-1][0].seconds
+waited = late_job.calls[-1][0].seconds
 lockstep.compare(predicted=prediction, measured=waited, unit="s")
 
 # %% [markdown] id="waiting-explained"
@@ -227,7 +227,8 @@ world.close()
 #
 # - `%torchrun --help` shows every flag. If you mistype one, the error suggests the right one.
 # - The ■ button ends the ranks at once and shows where each of them was.
-# - Restarting the kernel leaves no process behind.
+# - Restarting the kernel leaves no process behind, and none of your variables. Run the first two code cells again
+#   before any other; then each section can be started on its own.
 # - `lockstep.hint("…")`, with an exercise's name, has three hints. Once you have checked an answer of your own,
 #   the third also says how to get the course's. Later cells go on with that one where yours does not pass.
 # - The folder `solutions/` has this notebook complete, with its outputs.

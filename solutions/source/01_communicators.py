@@ -128,7 +128,7 @@ lockstep.check("local_gpu", local_gpu)
 prediction = 0.3
 
 # %% id="store" tags=["varies"]
-# %%torchrun -n 2 --no-init --into job
+# %%torchrun -n 2 --no-init --into store_job
 import os
 import time
 
@@ -144,7 +144,7 @@ print(store.get("greeting"))
 round(time.perf_counter() - begin, 4)
 
 # %% id="store-measured" tags=["varies"]
-lockstep.compare(predicted=prediction, measured=job[1], unit="s")
+lockstep.compare(predicted=prediction, measured=store_job[1], unit="s")
 
 # %% [markdown] id="meet-text"
 # A store turns "who is there?" into waiting for keys. That meeting is called **rendezvous**.
@@ -308,7 +308,7 @@ def probe(backend, device):
 
 
 # %% id="probe-table"
-gloo, job = probe("gloo", "cpu")
+gloo, probe_job = probe("gloo", "cpu")
 recording = lockstep.recorded("backends/nccl-h200.json")
 columns = {"gloo · cpu (live)": gloo}
 for name, answers in recording.content.items():
@@ -317,7 +317,7 @@ lockstep.table(
     "What works, what raises, what hangs (2 ranks)",
     ["operation", *columns],
     [[name, *(column[name] for column in columns.values())] for name in gloo],
-    stamp=[lockstep.live(job), recording.stamp],
+    stamp=[lockstep.live(probe_job), recording.stamp],
 )
 
 # %% [markdown] id="probe-explained"
@@ -350,7 +350,7 @@ lockstep.table(
 prediction = 11  # rank 0's first call meets rank 1's first: 1 + 10
 
 # %% id="context-one"
-# %%torchrun -n 2 --backend {BACKEND} --into job
+# %%torchrun -n 2 --backend {BACKEND} --into context_job
 import torch
 import torch.distributed as dist
 
@@ -363,7 +363,7 @@ for handle in handles:
 x.item(), y.item()
 
 # %% id="context-measured"
-lockstep.compare(predicted=prediction, measured=job[0][0])
+lockstep.compare(predicted=prediction, measured=context_job[0][0])
 
 # %% [markdown] id="context-two-text"
 # No error, and both results are wrong: `x` should be 2 and `y` 20. The first call of one rank met the
@@ -410,7 +410,7 @@ x.item(), y.item()
 guess = "depends"
 
 # %% id="new-group-members"
-# %%torchrun -n 4 --backend gloo --may-fail --into job
+# %%torchrun -n 4 --backend gloo --may-fail --into members_job
 import torch
 import torch.distributed as dist
 
@@ -446,7 +446,7 @@ else:
     print(recording.content["report"], stamp, sep="\n\n")
 
 # %% id="new-group-claim"
-outcomes = {"gloo": job.ok, "nccl": ended_well}
+outcomes = {"gloo": members_job.ok, "nccl": ended_well}
 hung = [backend for backend, ok in outcomes.items() if not ok]
 under = ", ".join(hung) or "neither"
 lockstep.claim(
@@ -454,7 +454,7 @@ lockstep.claim(
     guess=guess,
     verdict={0: "does not hold", 1: "depends", 2: "holds"}[len(hung)],
     because=f"only ranks 0 and 1 called it; hung under: {under}",
-    stamp=[lockstep.live(job), stamp],
+    stamp=[lockstep.live(members_job), stamp],
 )
 
 # %% [markdown] id="new-group-text"
@@ -582,7 +582,7 @@ lockstep.grid(sizes, rank=5, groups=by_hand[5], stamp=lockstep.live(by_hand))
 prediction = 12  # 4 groups along each of 3 axes
 
 # %% id="mesh"
-# %%torchrun -n 8 --backend gloo --into job
+# %%torchrun -n 8 --backend gloo --into mesh_job
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -597,7 +597,7 @@ same = groups == by_hand[dist.get_rank()]
 same
 
 # %% id="mesh-measured"
-operations_of_5 = [call.operation for call in job.setup[5]]
+operations_of_5 = [call.operation for call in mesh_job.setup[5]]
 made = [name for name in operations_of_5 if name.startswith("new_group")]
 print(*made[:4], "…")
 lockstep.compare(predicted=prediction, measured=len(made))
@@ -619,7 +619,7 @@ lockstep.compare(predicted=prediction, measured=len(made))
 prediction = NPROC // 2
 
 # %% id="half"
-# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+# %%torchrun -n {NPROC} --backend {BACKEND} --into half_job
 import torch
 import torch.distributed as dist
 
@@ -633,7 +633,7 @@ if dist.get_rank() >= world_size // 2:
 dist.get_global_rank(upper, 0) if dist.get_rank() == world_size - 1 else None
 
 # %% id="half-measured"
-lockstep.compare(predicted=prediction, measured=job[NPROC - 1])
+lockstep.compare(predicted=prediction, measured=half_job[NPROC - 1])
 
 # %% [markdown] id="from-first-text"
 # **Trap:** `broadcast(x, src=…)`, `send(x, dst=…)` and their like take *global* ranks, even with
@@ -885,20 +885,20 @@ def compare_groups(group_class, elements):
 
 # %% id="own-run"
 bare = {"nproc_per_node": 4, "init": False, "show": False}
-job = lockstep.torchrun(compare_groups, StoreGroup, 1_000_000, **bare)
+own_job = lockstep.torchrun(compare_groups, StoreGroup, 1_000_000, **bare)
 
 # %% id="own-bytes"
-megabytes = round(sum(rank["bytes"] for rank in job.results) / 1e6)
+megabytes = round(sum(rank["bytes"] for rank in own_job.results) / 1e6)
 lockstep.compare(predicted=prediction, measured=megabytes)
 
 # %% id="own-seconds" tags=["varies"]
 slowest = {}
 for name in ("ours", "gloo"):
-    slowest[name] = max(rank[name] for rank in job.results)
+    slowest[name] = max(rank[name] for rank in own_job.results)
 for name, took in slowest.items():
     print(f"{name:<5} {1000 * took:8.1f} ms")
 times = slowest["ours"] / slowest["gloo"]
-print(f"the store takes {times:.0f} times as long · {lockstep.live(job)}")
+print(f"the store takes {times:.0f} times as long · {lockstep.live(own_job)}")
 
 # %% [markdown] id="own-explained"
 # All data passes through one process, and the more ranks there are, the more. gloo's ranks send to
@@ -988,17 +988,17 @@ def waits():
     return [seconds(dist.all_reduce, 3), seconds(from_0, 1), seconds(from_0, 3)]
 
 
-job = lockstep.torchrun(waits, nproc_per_node=4, backend="gloo", show=False)
+waited = lockstep.torchrun(waits, nproc_per_node=4, backend="gloo", show=False)
 names = ["all_reduce, rank 3 late"]
 names += ["broadcast, rank 1 late", "broadcast, rank 3 late"]
 columns = ["", *(f"rank {rank}" for rank in range(4))]
 rows = []
 for at, name in enumerate(names):
-    rows.append([name, *(f"{took[at]:.3f}" for took in job.results)])
-lockstep.table("Seconds in wait()", columns, rows, stamp=lockstep.live(job))
+    rows.append([name, *(f"{took[at]:.3f}" for took in waited.results)])
+lockstep.table("Seconds in wait()", columns, rows, stamp=lockstep.live(waited))
 
 # %% id="wait-claim"
-met = [took > 0.15 for took in job[0]]
+met = [took > 0.15 for took in waited[0]]
 said = []
 for name, late in zip(names, met, strict=True):
     when = "after" if late else "before"
@@ -1008,7 +1008,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if all(met) else "depends" if any(met) else "does not hold",
     because="; ".join(said),
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(waited),
 )
 
 # %% [markdown] id="wait-explained"

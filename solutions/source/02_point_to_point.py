@@ -218,19 +218,19 @@ def hangs(backend, sizes):
     return found, lockstep.live(job)
 
 
-gloo, stamp = hangs("gloo", SMALL)
+gloo_sends, gloo_sends_stamp = hangs("gloo", SMALL)
 if lockstep.gpu_count() >= 2:
-    nccl, nccl_stamp = hangs("nccl", SMALL | LARGE)
+    nccl_sends, nccl_sends_stamp = hangs("nccl", SMALL | LARGE)
 else:
     recording = lockstep.recorded("backends/mutual-send-nccl.json")
-    nccl_stamp, later = recording.stamp, recording.content
+    nccl_sends_stamp, later = recording.stamp, recording.content
     later = {one["bytes"]: one["hangs"] for one in later if one["connected"]}
-    nccl = {name: later[size] for name, size in (SMALL | LARGE).items()}
+    nccl_sends = {name: later[size] for name, size in (SMALL | LARGE).items()}
 
 # %% id="buffered-claim" tags=["plumbing"]
-ok = [not hung["4 B"] for hung in (gloo, nccl)]
+ok = [not hung["4 B"] for hung in (gloo_sends, nccl_sends)]
 said = []
-for backend, hung in {"gloo": gloo, "NCCL": nccl}.items():
+for backend, hung in {"gloo": gloo_sends, "NCCL": nccl_sends}.items():
     for way, so in {"goes through": False, "hangs": True}.items():
         sizes = ", ".join(size for size in hung if hung[size] == so)
         said += [f"{backend}, {way}: {sizes}"] if sizes else []
@@ -239,7 +239,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(said),
-    stamp=[stamp, nccl_stamp],
+    stamp=[gloo_sends_stamp, nccl_sends_stamp],
 )
 
 # %% [markdown] id="swap-in-turn-text"
@@ -414,7 +414,7 @@ lockstep.table(
 prediction = 2
 
 # %% id="reuse"
-# %%torchrun -n 2 --backend gloo --into job
+# %%torchrun -n 2 --backend gloo --into reuse_job
 import time
 
 import torch
@@ -431,7 +431,7 @@ else:
 x.item()
 
 # %% id="reuse-measured"
-lockstep.compare(predicted=prediction, measured=job[1])
+lockstep.compare(predicted=prediction, measured=reuse_job[1])
 
 # %% [markdown] id="reuse-explained"
 # Nothing was copied: gloo reads the tensor when the receiver arrives, so it is 2 here. Nothing promises that. Until
@@ -520,8 +520,8 @@ print(lockstep.live(job))
 prediction = 1e6 * (small + (large - small) / 16)  # α, and a part of the rest
 
 # %% id="third" tags=["varies"]
-job = lockstep.torchrun(sweep, one_way, [2**18], **two)
-lockstep.compare(predicted=prediction, measured=1e6 * job[0][0], unit="µs")
+third = lockstep.torchrun(sweep, one_way, [2**18], **two)
+lockstep.compare(predicted=prediction, measured=1e6 * third[0][0], unit="µs")
 
 # %% [markdown] id="fit-text"
 # More sizes show where the model is good. `lockstep.cost.fit` puts a line through measured points (least
@@ -532,14 +532,14 @@ lockstep.compare(predicted=prediction, measured=1e6 * job[0][0], unit="µs")
 # NVIDIA's link between GPUs. Both axes are logarithmic. Dashed lines are the model.
 
 # %% id="fit" tags=["varies"]
-most = 15 if job.backend == "nccl" else 13  # 4 B to 16 MiB, and 256 on GPUs
+most = 15 if third.backend == "nccl" else 13  # 4 B to 16 MiB, and 256 on GPUs
 SIZES = [4**power for power in range(1, most)]
 job = lockstep.torchrun(sweep, one_way, SIZES, **two)
 points = list(zip(SIZES, job[0], strict=True))
 line = lockstep.cost.fit(SIZES, job[0])
 
-recording = lockstep.recorded("sweeps/h200-x4.json")
-trips = recording.content["sweeps"]["ping_pong"]  # a trip is two messages
+fit_recording = lockstep.recorded("sweeps/h200-x4.json")
+trips = fit_recording.content["sweeps"]["ping_pong"]  # a trip is two messages
 nvlink_points = [(trip["bytes"], trip["seconds"] / 2) for trip in trips]
 nvlink = lockstep.cost.fit(*zip(*nvlink_points, strict=True))
 print("here:", line)
@@ -552,7 +552,7 @@ lockstep.chart(
     x="message (bytes)",
     y="one way (seconds)",
     alt="A message's time over its size, here and on H200s: flat, then rising.",
-    stamp=[lockstep.live(job), recording.stamp],
+    stamp=[lockstep.live(job), fit_recording.stamp],
 )
 
 # %% [markdown] id="nvlink-text"
@@ -561,7 +561,7 @@ lockstep.chart(
 
 # %% id="nvlink-fit"
 print("two H200s:", nvlink)
-print(recording.stamp)
+print(fit_recording.stamp)
 
 # %% [markdown] id="model-explained"
 # Two numbers give the shape, and the order of magnitude at every size ("How well two numbers do", in the further
@@ -682,7 +682,7 @@ lockstep.Timeline(trace, title="16 MB in four pieces", groups=groups)
 prediction = 2 * (NPROC - 1)
 
 # %% id="sum"
-# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+# %%torchrun -n {NPROC} --backend {BACKEND} --into sum_job
 import torch
 import torch.distributed as dist
 
@@ -701,7 +701,7 @@ else:
 x[0].item()
 
 # %% id="sum-measured"
-megabytes = [sum(call.bytes for call in calls) / 1e6 for calls in job.calls]
+megabytes = [sum(call.bytes for call in calls) / 1e6 for calls in sum_job.calls]
 print(*megabytes, "MB through each rank")
 lockstep.compare(predicted=prediction, measured=megabytes[0])
 
@@ -837,7 +837,7 @@ lockstep.claim(
 prediction = 30
 
 # %% id="tags"
-# %%torchrun -n 2 --backend gloo --into job
+# %%torchrun -n 2 --backend gloo --into tags_job
 import torch
 import torch.distributed as dist
 
@@ -854,7 +854,7 @@ for handle in handles:
 got
 
 # %% id="tags-measured"
-lockstep.compare(predicted=prediction, measured=job[1][2])
+lockstep.compare(predicted=prediction, measured=tags_job[1][2])
 
 # %% [markdown] id="tags-explained"
 # With tag 5 came 10 and 30, in this order. (The 40 had to be asked for, too: under gloo a send that nobody
@@ -947,15 +947,15 @@ recording = lockstep.recorded("sweeps/h200-x4.json")
 trips = recording.content["sweeps"]["ping_pong"]  # a trip is two messages
 sizes = [trip["bytes"] for trip in trips]
 times = [trip["seconds"] / 2 for trip in trips]
-nvlink = lockstep.cost.fit(sizes, times)
-print(nvlink, recording.stamp, sep="\n")
+fitted = lockstep.cost.fit(sizes, times)
+print(fitted, recording.stamp, sep="\n")
 
 # %% [markdown] id="half-ask"
 # **Predict** from its α and β: at which size, in MB (10⁶ bytes), does a message reach *half* of the
 # bandwidth 1/β, by the model? (Half of the bandwidth is twice the time βn.)
 
 # %% id="half-prediction" tags=["prediction"]
-prediction = nvlink.alpha / nvlink.beta / 1e6  # α + βn is 2βn if βn = α
+prediction = fitted.alpha / fitted.beta / 1e6  # α + βn is 2βn if βn = α
 
 # %% id="half"
 rates = [size / took for size, took in zip(sizes, times, strict=True)]
@@ -963,7 +963,7 @@ half = max(rates) / 2
 at = next(i for i, rate in enumerate(rates) if rate > half)
 print(f"recorded: {max(rates) / 1e9:.0f} GB/s at most,", end=" ")
 print(f"and half of it first at {sizes[at] / 1e6:.1f} MB")
-by_model = nvlink.alpha / nvlink.beta / 1e6
+by_model = fitted.alpha / fitted.beta / 1e6
 lockstep.compare(predicted=prediction, computed=by_model, unit="MB")
 
 # %% [markdown] id="half-explained"

@@ -78,9 +78,9 @@ def three():
     return {name: (before, after.tolist()) for name, after in copies.items()}
 
 
-job = lockstep.torchrun(three, **on_ranks)
-display(picture(job))
-lockstep.compare(predicted=prediction, measured=job[1]["all_reduce"][1][0])
+one_job = lockstep.torchrun(three, **on_ranks)
+display(picture(one_job))
+lockstep.compare(predicted=prediction, measured=one_job[1]["all_reduce"][1][0])
 
 # %% [markdown] id="one-explained"
 # A row is a rank and a box is a number, which keeps the colour and the pattern of the rank that had it before. A
@@ -93,7 +93,7 @@ lockstep.compare(predicted=prediction, measured=job[1]["all_reduce"][1][0])
 # %% id="reduce-claim"
 changed = []  # of each rank but the root, whether it holds other numbers now
 for rank in range(1, NPROC):
-    before, after = job[rank]["reduce"]
+    before, after = one_job[rank]["reduce"]
     changed.append(before != after)
 some = "depends" if any(changed) else "holds"
 lockstep.claim(
@@ -102,7 +102,7 @@ lockstep.claim(
     verdict="does not hold" if all(changed) else some,
     because=f"of the ranks that are not the root, {sum(changed)} of "
     f"{len(changed)} hold other numbers now",
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(one_job),
 )
 
 # %% [markdown] id="reduce-explained"
@@ -377,9 +377,9 @@ def bytes_sent(job):
 
 
 here = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
-job = lockstep.torchrun(reduce_by, ring, 1_200_000, **here)
-print("bytes sent, by rank:", *bytes_sent(job))
-lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
+ours = lockstep.torchrun(reduce_by, ring, 1_200_000, **here)
+print("bytes sent, by rank:", *bytes_sent(ours))
+lockstep.compare(predicted=prediction, measured=max(bytes_sent(ours)) / 1000)
 
 # %% [markdown] id="ring-steps-text"
 # The rest of the table: in step 2 they add to chunks 2, 3, 0 and 1, and send these in step 3; then they have
@@ -395,7 +395,7 @@ lockstep.compare(predicted=prediction, measured=max(bytes_sent(job)) / 1000)
 
 # %% id="ring-steps"
 display(lockstep.interactive.collective("ring", ranks=4, nbytes=1_200_000))
-lockstep.interactive.collective(job, title="Your ring, by the record of calls")
+lockstep.interactive.collective(ours, title="Your ring, by the record of calls")
 
 # %% [markdown] id="rounds-text"
 # ## 4 · Fewer rounds
@@ -544,7 +544,7 @@ lockstep.check("flat_all_reduce", flat_all_reduce)
 prediction = 2
 
 # %% id="skip"
-# %%torchrun -n {NPROC} --backend gloo --may-fail --into job
+# %%torchrun -n {NPROC} --backend gloo --may-fail --into skip_job
 import torch
 import torch.distributed as dist
 
@@ -556,7 +556,7 @@ for step in range(3):
         print("step", step, "sum", loss.item())
 
 # %% id="skip-measured"
-stuck = next(call for call in job.calls[0] if call.end is None)
+stuck = next(call for call in skip_job.calls[0] if call.end is None)
 lockstep.compare(predicted=prediction, measured=stuck.number)
 
 # %% [markdown] id="skip-explained"
@@ -592,7 +592,7 @@ for group in order:
 prediction = NPROC
 
 # %% id="uncrossed"
-# %%torchrun -n {NPROC} --backend gloo --may-fail --into job
+# %%torchrun -n {NPROC} --backend gloo --may-fail --into mended
 import torch
 import torch.distributed as dist
 
@@ -608,7 +608,7 @@ for handle in handles:
 print("finished")
 
 # %% id="uncrossed-measured"
-finished = [rank for rank in range(NPROC) if "finished" in job.output(rank)]
+finished = [rank for rank in range(NPROC) if "finished" in mended.output(rank)]
 lockstep.compare(predicted=prediction, measured=len(finished))
 
 # %% [markdown] id="uncrossed-text"
@@ -795,7 +795,7 @@ lockstep.compare(predicted=prediction, measured=len(calls))
 prediction = NPROC - 1
 
 # %% id="danger"
-# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+# %%torchrun -n {NPROC} --backend {BACKEND} --into apart
 import torch.distributed as dist
 
 
@@ -808,7 +808,7 @@ box = [Parcel() if dist.get_rank() == 0 else None]
 dist.broadcast_object_list(box, src=0)
 
 # %% id="danger-measured"
-ran = [rank for rank in range(NPROC) if "chose this line" in job.output(rank)]
+ran = [rank for rank in range(NPROC) if "chose this line" in apart.output(rank)]
 lockstep.compare(predicted=prediction, measured=len(ran))
 
 # %% [markdown] id="danger-explained"
@@ -917,11 +917,11 @@ def told():
 
 if cluster:
     seen = world.run(told)
-    ranks = seen.results
+    node_ranks = seen.results
 else:
     seen = lockstep.recorded("launch/slurm-nodes.json")
-    ranks = seen.content
-rows = [[rank[name] for name in names] for rank in ranks]
+    node_ranks = seen.content
+rows = [[rank[name] for name in names] for rank in node_ranks]
 lockstep.table("What each rank is told", names, rows, stamp=seen.stamp)
 
 # %% [markdown] id="nodes-device-text"
@@ -935,8 +935,8 @@ lockstep.table("What each rank is told", names, rows, stamp=seen.stamp)
 prediction = 2  # on one node it worked for ranks 0 and 1
 
 # %% id="nodes-device"
-gpus = int(ranks[0]["LOCAL_WORLD_SIZE"])  # on each node
-lacks = [int(one["RANK"]) for one in ranks if int(one["RANK"]) >= gpus]
+gpus = int(node_ranks[0]["LOCAL_WORLD_SIZE"])  # on each node
+lacks = [int(one["RANK"]) for one in node_ranks if int(one["RANK"]) >= gpus]
 lockstep.compare(predicted=prediction, measured=lacks[0])
 
 # %% [markdown] id="nodes-flat-text"

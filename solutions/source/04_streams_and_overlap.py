@@ -137,18 +137,18 @@ def product(cuda):
 
 
 # %% id="async"
-seen = on_gpu(product, values=False)
-called, done = seen.result
-display(seen.compare(prediction, called, "µs"))
+clocked = on_gpu(product, values=False)
+called, done = clocked.result
+display(clocked.compare(prediction, called, "µs"))
 flops = 2 * 8192**3
 rows = []
 for when, us in ("the call returns", called), ("the product is done", done):
     rows.append([when, f"{us:.1f} µs", f"{flops / us / 1e6:,.0f} TFLOP/s"])
 columns = ["when", "after", "that would be"]
-lockstep.table("A clock around a product", columns, rows, stamp=seen.stamp)
+lockstep.table("A clock around a product", columns, rows, stamp=clocked.stamp)
 
 # %% id="async-timeline"
-seen.timeline("One product: the host calls, the device works")
+clocked.timeline("One product: the host calls, the device works")
 
 # %% [markdown] id="clock-text"
 # The first row of the table is a common mistake: no GPU reaches that many FLOP/s. The host's clock measured the
@@ -626,9 +626,9 @@ def let_go(cuda, repair=""):
     return mean.item(), other.mean().item()
 
 
-broken = on_gpu(let_go)
-display(broken.compare(prediction, broken.result[0]))
-print(*(broken.races or ["a real GPU has no report of this"]), sep="\n")
+freed_early = on_gpu(let_go)
+display(freed_early.compare(prediction, freed_early.result[0]))
+print(*(freed_early.races or ["a real GPU has no report of this"]), sep="\n")
 
 # %% [markdown] id="record-text"
 # The report names a repair, `x.record_stream(side)`: "this memory is used on `side`, too". PyTorch's
@@ -645,7 +645,7 @@ print(*(broken.races or ["a real GPU has no report of this"]), sep="\n")
 guess = "does not hold"
 
 # %% id="record-claim"
-repairs, said = {}, [f"mean with neither: {broken.result[0]:g}"]
+repairs, said = {}, [f"mean with neither: {freed_early.result[0]:g}"]
 for repair in ("record_stream", "wait_stream"):
     repairs[repair] = on_gpu(let_go, repair)
     said.append(f"with {repair}: {repairs[repair].result[0]:g}")
@@ -656,7 +656,7 @@ lockstep.claim(
     guess=guess,
     verdict="does not hold" if safe else "holds",
     because="; ".join(said),
-    stamp=broken.stamp,
+    stamp=freed_early.stamp,
 )
 
 # %% [markdown] id="record-explained"
@@ -935,9 +935,9 @@ def train(cuda, prefetched):
     cuda.synchronize()
 
 
-before, after = (on_gpu(train, way, values=False) for way in (False, True))
+plain, ahead = (on_gpu(train, way, values=False) for way in (False, True))
 title = "Five batches: plain, then prefetched"
-lockstep.Timeline(after.trace, before=before.trace, title=title)
+lockstep.Timeline(ahead.trace, before=plain.trace, title=title)
 
 # %% [markdown] id="recap"
 # Only the first copy is exposed. (On an H200 five such batches took 13.1 ms plain and 8.6 ms prefetched: recorded.)
@@ -1100,13 +1100,13 @@ def down(cuda):
     return early, there[0].item()
 
 
-seen = on_gpu(down)
-early, late = seen.result
-seen.compare(prediction, early)
+down_seen = on_gpu(down)
+early, late = down_seen.result
+down_seen.compare(prediction, early)
 
 # %% id="down-races"
 print("after synchronize():", late)
-print(*(seen.races or ["no report: this was a GPU"]), sep="\n")
+print(*(down_seen.races or ["no report: this was a GPU"]), sep="\n")
 
 # %% [markdown] id="orders-unwritten"
 # Two orders exist that no line of your program shows. **The default stream** is CUDA's *legacy* one. A stream that a
@@ -1172,15 +1172,15 @@ def pairs(cuda):
 
 
 seen = on_gpu(pairs, values=False)
-recording = lockstep.recorded("streams/h200.json")
+sms_recording = lockstep.recorded("streams/h200.json")
 gains, rows = {}, []
 for name, (_, one, two) in seen.result.items():
-    processes = recording.content["gains"][name]
+    processes = sms_recording.content["gains"][name]
     gains[name] = statistics.median(processes)
     low, high = min(processes), max(processes)
     recorded = f"{gains[name]:.2f} ({low:.2f} to {high:.2f})"
     rows.append([name, f"{one / two:.2f}", recorded])
-stamps = [seen.stamp, recording.stamp]
+stamps = [seen.stamp, sms_recording.stamp]
 recorded = "H200 (recorded, nine processes)"
 columns = ["products", f"here ({seen.stamp.kind})", recorded]
 title = "So many times as fast on two streams"
@@ -1195,7 +1195,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(said),
-    stamp=recording.stamp,
+    stamp=sms_recording.stamp,
 )
 
 # %% [markdown] id="sms-explained"
@@ -1359,9 +1359,9 @@ for both in zip(*plain.values(), strict=True):
 for n in plain:
     columns += [f"{n} GPUs: all-reduce alone, ms"]
     columns += ["with products, ms", "hidden"]
-stamps = [one.stamp for one in recordings.values()]
+ctas_stamps = [one.stamp for one in recordings.values()]
 title = "Four products beside an all-reduce"
-lockstep.table(title, columns, rows, stamp=stamps)
+lockstep.table(title, columns, rows, stamp=ctas_stamps)
 
 # %% id="ctas-claim"
 from itertools import pairwise
@@ -1379,7 +1379,7 @@ lockstep.claim(
         + ", ".join(f"{100 * one:.0f} %" for one in some)
         for n, some in shares.items()
     ),
-    stamp=stamps,
+    stamp=ctas_stamps,
 )
 
 # %% [markdown] id="orders-text"
@@ -1405,7 +1405,7 @@ for way in of_gpus[2][0]["seconds"]:
         cells = [f"{100 * hidden(n, row, way):.0f} %" for n, row in defaults]
         rows.append([way.removeprefix("together, "), *cells])
 title = "Hidden, of the all-reduce, by priority"
-lockstep.table(title, columns, rows, stamp=stamps)
+lockstep.table(title, columns, rows, stamp=ctas_stamps)
 
 # %% [markdown] id="orders-explained"
 # The whole all-reduce, launched first, was hidden best; parts did not help. A high priority gained little or nothing,

@@ -79,7 +79,7 @@ look(f, x, w, b)
 # %% id="look-measured"
 from lockstep.course.compiled import Compiled
 
-seen, stamp = found(job, "code")
+seen, look_stamp = found(job, "code")
 seen = seen if isinstance(seen, Compiled) else Compiled.of(seen)
 lockstep.compare(predicted=prediction, measured=len(seen.kernels))
 
@@ -89,7 +89,7 @@ lockstep.compare(predicted=prediction, measured=len(seen.kernels))
 # *again*; and the code of a kernel, which you can open below the lists.
 
 # %% id="view"
-view(seen, stamp=stamp)
+view(seen, stamp=look_stamp)
 
 # %% [markdown] id="view-explained"
 # The line with `relu` ends up in two kernels. The backward pass needs its result, and recomputing that from `mm` is
@@ -146,7 +146,7 @@ view(Compiled.of(recording.content["code"]), stamp=recording.stamp)
 prediction = 2  # x is read once, the result written once
 
 # %% id="fusion"
-# %%torchrun --world compiler --may-fail --into job
+# %%torchrun --world compiler --may-fail --into fusion_job
 import torch
 from lockstep.course.compiled import Findings, look
 from lockstep.course.compiled.models import FUSION
@@ -154,16 +154,16 @@ from lockstep.course.compiled.models import FUSION
 x = torch.randn(256, 256)
 result = {}
 for function in FUSION:
-    seen = look(function, x)
+    looked = look(function, x)
     result[function.__name__] = {
-        "kernels": [kernel.language for kernel in seen.kernels],
-        "moved": seen.moved[0],
+        "kernels": [kernel.language for kernel in looked.kernels],
+        "moved": looked.moved[0],
         "square_bytes": x.nbytes,
     }
 Findings(result, kernels="kernels", moved="bytes moved")
 
 # %% id="fusion-measured"
-fused, stamp = found(job, "fusion")
+fused, stamp = found(fusion_job, "fusion")
 moved, lines = {}, []
 for name, one in fused.items():
     moved[name] = one["moved"] / one["square_bytes"]
@@ -257,7 +257,7 @@ for name in names:
 guess = "does not hold"
 
 # %% id="gains" tags=["varies"]
-# %%torchrun --world compiler --may-fail --into job
+# %%torchrun --world compiler --may-fail --into gains_job
 from functools import partial
 
 import torch
@@ -320,7 +320,7 @@ def shown(title, modes, stamp):
     return lockstep.table(title, heads, cells, stamp=stamp)
 
 
-here, stamp = found(job, "modes")
+here, stamp = found(gains_job, "modes")
 shown("Models and modes", here, stamp)
 
 # %% [markdown] id="launches-text"
@@ -397,7 +397,7 @@ lockstep.claim(
 prediction = 3  # up to the if; from there to int(); from there to the end
 
 # %% id="break-explain"
-# %%torchrun -n 1 --no-init --into job
+# %%torchrun -n 1 --no-init --into break_job
 import torch
 
 torch._logging.set_logs(dynamo=40)  # errors only
@@ -417,7 +417,7 @@ for reason in said.break_reasons:
 said.graph_count
 
 # %% id="break-measured"
-lockstep.compare(predicted=prediction, measured=job[0])
+lockstep.compare(predicted=prediction, measured=break_job[0])
 
 # %% [markdown] id="fullgraph-text"
 # Each line names a break: a line of the function, and Dynamo's reason. (`generic_jump` is a branch on a tensor's value.)
@@ -509,7 +509,7 @@ lockstep.check("adjust", adjust)
 prediction = 2  # one for 2 rows, and a dynamic one when 3 come
 
 # %% id="recompile"
-# %%torchrun -n 1 --no-init --into job
+# %%torchrun -n 1 --no-init --into recompile_job
 import torch
 from torch._dynamo.decorators import mark_unbacked
 from torch._dynamo.utils import counters
@@ -535,9 +535,9 @@ def graphs(sizes, mark=None, **how):
 }
 
 # %% id="recompile-measured"
-for way, count in job[0].items():
+for way, count in recompile_job[0].items():
     print(f"{way:<32}{count}")
-lockstep.compare(predicted=prediction, measured=job[0]["nothing"])
+lockstep.compare(predicted=prediction, measured=recompile_job[0]["nothing"])
 
 # %% [markdown] id="storm-explained"
 # A dynamic graph serves all sizes, but may be slower than one that knows them. Recompilations call after call are a
@@ -648,7 +648,7 @@ lockstep.check("by_block", by_block)
 prediction = 1  # a collective is no graph break
 
 # %% id="ranks"
-# %%torchrun -n {NPROC} --backend {BACKEND} --into job
+# %%torchrun -n {NPROC} --backend {BACKEND} --into ranks_job
 import torch
 import torch.distributed as dist
 
@@ -672,9 +672,10 @@ f(torch.ones(2, 2), torch.ones(2, 2))
 names
 
 # %% id="ranks-measured"
-print(*job[0][0])
-print("the same on all ranks:", all(names == job[0] for names in job.results))
-lockstep.compare(predicted=prediction, measured=len(job[0]))
+print(*ranks_job[0][0])
+same = all(names == ranks_job[0] for names in ranks_job.results)
+print("the same on all ranks:", same)
+lockstep.compare(predicted=prediction, measured=len(ranks_job[0]))
 
 # %% [markdown] id="beside-text"
 # The collective has become three nodes: one that starts it (`all_reduce`), one that waits (`wait_tensor`), and one
@@ -749,7 +750,7 @@ lockstep.progress("05")
 guess = "does not hold"
 
 # %% id="modes-ask"
-# %%torchrun -n 1 --no-init --into job
+# %%torchrun -n 1 --no-init --into modes_job
 import torch
 
 names = (
@@ -765,9 +766,9 @@ options = torch._inductor.list_mode_options
 lockstep.claim(
     "The default mode uses CUDA graphs.",
     guess=guess,
-    verdict="holds" if "default" in job[0] else "does not hold",
-    because="modes with triton.cudagraphs: " + ", ".join(job[0]),
-    stamp=lockstep.live(job),
+    verdict="holds" if "default" in modes_job[0] else "does not hold",
+    because="modes with triton.cudagraphs: " + ", ".join(modes_job[0]),
+    stamp=lockstep.live(modes_job),
 )
 
 # %% [markdown] id="always-claim-text"
@@ -848,7 +849,7 @@ lockstep.claim(
 guess = "does not hold"
 
 # %% id="limit"
-# %%torchrun -n 1 --no-init --into job
+# %%torchrun -n 1 --no-init --into limit_job
 import torch
 from torch._dynamo.utils import counters
 
@@ -859,14 +860,14 @@ graphs = counters["stats"]["unique_graphs"]
 {"right": sum(right), "of": len(right), "graphs": graphs}
 
 # %% id="limit-claim"
-right, of = job[0]["right"], job[0]["of"]
+right, of = limit_job[0]["right"], limit_job[0]["of"]
 lockstep.claim(
     "When the limit is reached, PyTorch stops with an error.",
     guess=guess,
     verdict="holds" if right < of else "does not hold",
     because=f"{right} of {of} calls came back with the right numbers; "
-    f"{job[0]['graphs']} graphs were made",
-    stamp=lockstep.live(job),
+    f"{limit_job[0]['graphs']} graphs were made",
+    stamp=lockstep.live(limit_job),
 )
 
 # %% [markdown] id="limit-explained"
@@ -887,7 +888,7 @@ lockstep.claim(
 # says how many calls a graph has (a block has five).
 
 # %% id="grow" tags=["varies"]
-# %%torchrun --world compiler --may-fail --into job
+# %%torchrun --world compiler --may-fail --into grow_job
 from lockstep.course.compiled import Findings, require
 from lockstep.course.compiled.models import blocks
 
@@ -910,7 +911,7 @@ def rows(took):
 
 COLUMNS = ["blocks", "as one graph, s", "block by block, s"]
 COLUMNS += ["calls in the one graph", "in a block's"]
-took, stamp = found(job, "blocks")
+took, stamp = found(grow_job, "blocks")
 title = "Compiling equal blocks"
 lockstep.table(title, COLUMNS, list(rows(took)), stamp=stamp)
 
@@ -923,14 +924,14 @@ prediction = 1.04 + 47 * each
 
 # %% id="grow-measured"
 recording = lockstep.recorded("compile/h200.json")
-took = recording.content["blocks"]
-flat = {one["blocks"]: one["flat_seconds"] for one in took}
-regional = {one["blocks"]: one["regional_seconds"] for one in took}
+recorded_took = recording.content["blocks"]
+flat = {one["blocks"]: one["flat_seconds"] for one in recorded_took}
+regional = {one["blocks"]: one["regional_seconds"] for one in recorded_took}
 lockstep.compare(predicted=prediction, measured=flat[48], unit="s")
 
 # %% id="grow-recorded" tags=["plumbing"]
 title = "The same on an H200"
-lockstep.table(title, COLUMNS, list(rows(took)), stamp=recording.stamp)
+lockstep.table(title, COLUMNS, list(rows(recorded_took)), stamp=recording.stamp)
 
 # %% [markdown] id="grow-claim-text"
 # ### Claim: "compile time grows in proportion to the number of layers"
@@ -994,7 +995,7 @@ lockstep.claim(
 prediction = 0.5
 
 # %% id="alone" tags=["varies"]
-# %%torchrun -n 2 --backend gloo --into job
+# %%torchrun -n 2 --backend gloo --into alone_job
 import time
 
 import torch
@@ -1019,7 +1020,7 @@ for size in (4, 5 if dist.get_rank() == 0 else 4):
 waited
 
 # %% id="alone-measured" tags=["varies"]
-lockstep.compare(predicted=prediction, measured=job[1], unit="s")
+lockstep.compare(predicted=prediction, measured=alone_job[1], unit="s")
 
 # %% [markdown] id="disagree-text"
 # A minute of compiling is a minute of waiting for all others. The next cell is **broken on purpose**: rank 0 is not
@@ -1142,25 +1143,25 @@ def process(folder, artifacts=None):
     )
 
 
-took = {}
+ways = {}
 with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as parent:
     first, other = Path(parent, "first"), Path(parent, "other")
-    job = process(first)
-    if job.ok:
-        took["an empty folder"], artifacts = job[0]
+    cache_job = process(first)
+    if cache_job.ok:
+        ways["an empty folder"], artifacts = cache_job[0]
         # what the first process has compiled is in artifacts, and in first
-        took["bytes of the first"], _ = process(other, artifacts)[0]
-        took["the first one's folder"], _ = process(first)[0]
-rows = []
-for way, one in took.items():
-    rows.append([way, f"{one['seconds']:.2f}", one["runs"], one["hits"]])
+        ways["bytes of the first"], _ = process(other, artifacts)[0]
+        ways["the first one's folder"], _ = process(first)[0]
+cache_rows = []
+for way, one in ways.items():
+    cache_rows.append([way, f"{one['seconds']:.2f}", one["runs"], one["hits"]])
 columns = ["it begins with", "seconds", "compiler runs", "found in a cache"]
 title = "The first call in three processes"
-lockstep.table(title, columns, rows, stamp=lockstep.live(job))
+lockstep.table(title, columns, cache_rows, stamp=lockstep.live(cache_job))
 
 # %% id="cache-claim"
-runs, said = [one["runs"] for one in took.values()], "nothing was compiled here"
-if took:
+runs, said = [one["runs"] for one in ways.values()], "nothing was compiled here"
+if ways:
     said = f"runs of the C++ compiler: {runs[0]} in the first process; "
     said += f"{runs[1]} with its bytes, {runs[2]} with its folder"
 verdicts = {0: "holds", 1: "depends", 2: "does not hold"}
@@ -1169,7 +1170,7 @@ lockstep.claim(
     guess=guess,
     verdict=verdicts[sum(count > 0 for count in runs[1:])],
     because=said,
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(cache_job),
 )
 
 # %% [markdown] id="cache-explained"
@@ -1199,7 +1200,7 @@ guess = "does not hold"
 pair = lockstep.World(2, backend="gloo")  # one cell compiles, the next one runs
 
 # %% id="overlap"
-# %%torchrun --world pair --into job
+# %%torchrun --world pair --into overlap_job
 import re
 
 import torch
@@ -1234,16 +1235,16 @@ orders
 # %% id="overlap-claim"
 written = ["all_gather", "wait_tensor", "all_gather", "wait_tensor", "mm"]
 places = []
-for passes, calls in job[0].items():
+for passes, calls in overlap_job[0].items():
     print(f"{passes:<12}", *calls)
     places.append(f"{calls.index('mm') + 1} ({passes})")
-left = all(calls == written for calls in job[0].values())
+left = all(calls == written for calls in overlap_job[0].values())
 lockstep.claim(
     "Inductor leaves collectives in the order in which they stand.",
     guess=guess,
     verdict="holds" if left else "does not hold",
     because="the product comes as number " + ", ".join(places),
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(overlap_job),
 )
 
 # %% [markdown] id="overlap-trace-text"
@@ -1276,7 +1277,7 @@ pair.close()  # ends its two ranks: each holds a compiler in memory
 prediction = 3  # the last layer; two more; the first one
 
 # %% id="ddp"
-# %%torchrun -n 2 --backend gloo --into job
+# %%torchrun -n 2 --backend gloo --into ddp_job
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -1302,9 +1303,9 @@ def graphs(bucket_cap_mb):
 {cap: graphs(cap) for cap in (1, 2, 25)}
 
 # %% id="ddp-measured"
-for cap, sizes in job[0].items():
+for cap, sizes in ddp_job[0].items():
     print(f"{cap:>5} MB: {len(sizes)} graphs, with {sizes} calls")
-lockstep.compare(predicted=prediction, measured=len(job[0][2]))
+lockstep.compare(predicted=prediction, measured=len(ddp_job[0][2]))
 
 # %% [markdown] id="ddp-explained"
 # These are graph breaks that you want: after each part's backward pass its gradients can travel, as soon as their
@@ -1324,7 +1325,7 @@ lockstep.compare(predicted=prediction, measured=len(job[0][2]))
 prediction = 1
 
 # %% id="whole"
-# %%torchrun -n 1 --no-init --into job
+# %%torchrun -n 1 --no-init --into whole_job
 import torch
 from torch._dynamo.utils import counters
 
@@ -1349,8 +1350,8 @@ def graphs(inner):
 graphs(torch.compiler.disable(by_hand)), graphs(by_operator)
 
 # %% id="whole-measured"
-print("with a function that is left out:", job[0][0])
-lockstep.compare(predicted=prediction, measured=job[0][1])
+print("with a function that is left out:", whole_job[0][0])
+lockstep.compare(predicted=prediction, measured=whole_job[0][1])
 
 # %% [markdown] id="flex-text"
 # ## The mask as a function
@@ -1387,7 +1388,7 @@ lockstep.check("blocks_needed", blocks_needed)
 prediction = 100 * 15 / 64  # 8 on the diagonal and 7 below it, of 8 × 8
 
 # %% id="flex-run"
-# %%torchrun -n 1 --no-init --into job
+# %%torchrun -n 1 --no-init --into flex_job
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
@@ -1404,7 +1405,7 @@ made = create_block_mask(window, None, None, 1024, 1024, **how)
 needed = lockstep.carry_on("blocks_needed", blocks_needed)
 count = needed(lambda q, k: k <= q and q - k <= 128, 1024, 128)
 print("blocks:", count, "of", 8 * 8)
-lockstep.compare(predicted=prediction, measured=job[0])
+lockstep.compare(predicted=prediction, measured=flex_job[0])
 
 # %% [markdown] id="attention-text"
 # The gain was recorded on a GPU: 32 heads, 8192 tokens, and a window that reaches 1024 tokens back. A mask can be
@@ -1522,7 +1523,7 @@ guess = "does not hold"
 bound = lockstep.carry_on("bound", bound)
 
 # %% id="right-run" tags=["varies"]
-# %%torchrun -n 1 --no-init --into job
+# %%torchrun -n 1 --no-init --into right_job
 import torch
 
 torch.manual_seed(0)
@@ -1541,10 +1542,10 @@ parts
 lockstep.claim(
     "The error is usually as large as the bound.",
     guess=guess,
-    verdict="holds" if min(job[0].values()) > 0.5 else "does not hold",
+    verdict="holds" if min(right_job[0].values()) > 0.5 else "does not hold",
     because="the largest error, as a part of the bound: "
-    + ", ".join(f"{name} {part:.4f}" for name, part in job[0].items()),
-    stamp=lockstep.live(job),
+    + ", ".join(f"{name} {part:.4f}" for name, part in right_job[0].items()),
+    stamp=lockstep.live(right_job),
 )
 
 # %% id="right-recorded" tags=["plumbing"]
@@ -1576,7 +1577,7 @@ lockstep.table(
 guess = "does not hold"
 
 # %% id="random"
-# %%torchrun --world compiler --may-fail --into job
+# %%torchrun --world compiler --may-fail --into drawn
 import torch
 from lockstep.course.compiled import require
 from torch._inductor import config
@@ -1602,7 +1603,7 @@ for asked in (False, True):
 same
 
 # %% id="random-claim"
-same, said = job[0] if job.ok else {}, "nothing could be compiled here"
+same, said = drawn[0] if drawn.ok else {}, "nothing could be compiled here"
 if same:
     said = f"the same as eager code: {100 * same[False]:.0f} % of the places; "
     said += f"with fallback_random: {100 * same[True]:.0f} %"
@@ -1611,7 +1612,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if same.get(False) == 1 else "does not hold",
     because=said,
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(drawn),
 )
 
 # %% [markdown] id="random-explained"

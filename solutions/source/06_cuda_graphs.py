@@ -637,9 +637,9 @@ def graphs(cuda, sizes, shared):
 
 
 LARGEST_FIRST = [4096 >> power for power in range(9)]
-seen = on_gpu(graphs, LARGEST_FIRST, False, values=False, traced=False)
-own = seen.result
-seen.compare(prediction, own[-1], "MiB")
+memory_seen = on_gpu(graphs, LARGEST_FIRST, False, values=False, traced=False)
+own = memory_seen.result
+memory_seen.compare(prediction, own[-1], "MiB")
 
 # %% [markdown] id="shared-text"
 # ### Claim: "each graph that is captured takes more memory"
@@ -670,7 +670,7 @@ lockstep.claim(
         f"{name}: {one[0]:.0f} MiB after the first, {one[-1]:.0f} after all"
         for name, one in taken.items()
     ),
-    stamp=seen.stamp,
+    stamp=memory_seen.stamp,
 )
 
 # %% [markdown] id="shared-explained"
@@ -1023,16 +1023,16 @@ lockstep.claim(
 # About 15 minutes; all of it is recorded. First the memory of the lab's section 5: the same model with 2048, …, 2, 1 rows.
 
 # %% id="memory-recorded"
-recording = lockstep.recorded("graphs/h200.json")
+h200 = lockstep.recorded("graphs/h200.json")
 rows = []
-for name, some in recording.content["memory"].items():
+for name, some in h200.content["memory"].items():
     ends = some[0], some[-1]
     pools = [one["reserved"] >> 20 for one in ends]
     device = [one["device"] >> 20 for one in ends]
     rows.append([name, len(some), *pools, *device])
 columns = ["how", "graphs", "pools: first graph", "all"]
 columns += ["device: first graph", "all"]
-lockstep.table("MiB of graphs of an H200", columns, rows, stamp=recording.stamp)
+lockstep.table("MiB of graphs of an H200", columns, rows, stamp=h200.stamp)
 
 # %% [markdown] id="latency-text"
 # By the rules of the lab's section 5 the first graph of 2048 rows needs two pieces of 20 MiB, and it took 34 MiB more:
@@ -1075,7 +1075,7 @@ for host, ways in times.items():
         rows.append([host, how, one["steps"], *shown])
 columns = ["host", "how", "steps", *(f"{part}, µs" for part in parts)]
 title = "One step, from the call to its end"
-display(lockstep.table(title, columns, rows, stamp=recording.stamp))
+display(lockstep.table(title, columns, rows, stamp=h200.stamp))
 quiet, busy = times["quiet"]["replay"], times["busy"]["replay"]
 display(lockstep.compare(prediction, measured=busy["p50"] / 1e3, unit="ms"))
 ok, said = [], []
@@ -1088,7 +1088,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(said),
-    stamp=recording.stamp,
+    stamp=h200.stamp,
 )
 
 # %% [markdown] id="jitter-explained"

@@ -423,7 +423,7 @@ lockstep.compare(predicted=prediction, measured=lasted[1], unit="µs")
 # six all-reduces.
 
 # %% id="late" tags=["varies"]
-# %%torchrun -n {NPROC} --backend {BACKEND} --trace --into job
+# %%torchrun -n {NPROC} --backend {BACKEND} --trace --into late_job
 import random
 
 import torch
@@ -449,14 +449,14 @@ for number in range(6):
 guess = "does not hold"
 
 # %% id="late-claim" tags=["varies"]
-trace = lockstep.Trace.of(job).align()
-spent = trace.breakdown(skip=1).totals
+late_trace = lockstep.Trace.of(late_job).align()
+spent = late_trace.breakdown(skip=1).totals
 rows = [(x.rank, x.compute / 1e6, x.communication / 1e6) for x in spent]
 table = lockstep.table(
     "Five steps of each rank, in ms",
     ["rank", "computing", "in all-reduces"],
     [[rank, f"{own:.2f}", f"{talk:.2f}"] for rank, own, talk in rows],
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(late_job),
 )
 display(table)
 slow = max(rows, key=lambda row: row[1])[0]
@@ -468,7 +468,7 @@ lockstep.claim(
     because=f"rank {slow} computes longest; the longest all-reduces are "
     f"rank {longest[0]}'s ({longest[2]:.2f} ms), "
     f"and the shortest rank {shortest[0]}'s ({shortest[2]:.2f} ms)",
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(late_job),
 )
 
 # %% [markdown] id="charged-text"
@@ -506,7 +506,7 @@ lockstep.check("charged", charged)
 # It splits the time that NCCL or gloo seem to take into waiting and transfer.
 
 # %% id="collectives" tags=["varies"]
-print(trace.collectives(), lockstep.live(job), sep="\n")
+print(late_trace.collectives(), lockstep.live(late_job), sep="\n")
 
 # %% [markdown] id="host-text"
 # ## 6 · Hosts that are too slow
@@ -702,11 +702,11 @@ lockstep.compare(predicted=prediction, measured=told)
 timed = lockstep.recorded("traces/overhead.json")
 rows = []
 for how in ("step_seconds", "recorded_step_seconds"):
-    after = timed.content["data-parallel-after"][how]
-    before = timed.content["data-parallel-before"][how]
+    new = timed.content["data-parallel-after"][how]
+    old = timed.content["data-parallel-before"][how]
     profiler = "with the profiler" if "recorded" in how else "without"
-    more = f"{100 * (before / after - 1):+.0f} %"
-    rows.append([profiler, f"{after * 1e3:.2f}", f"{before * 1e3:.2f}", more])
+    more = f"{100 * (old / new - 1):+.0f} %"
+    rows.append([profiler, f"{new * 1e3:.2f}", f"{old * 1e3:.2f}", more])
 columns = ["step", "after, ms", "before, ms", "growth"]
 lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 
@@ -921,22 +921,22 @@ lockstep.compare(predicted=prediction, measured=each, unit="MiB")
 prediction = 14.0  # 2 · 8192 · 2048 · 2 bytes / 4.8 TB/s
 
 # %% id="roofline-measured"
-kernels = recording("data-parallel-after").kernels(30).groups
-relu = next(one for one in kernels if "clamp" in one.name)
+roof_kernels = recording("data-parallel-after").kernels(30).groups
+relu = next(one for one in roof_kernels if "clamp" in one.name)
 lockstep.compare(predicted=prediction, measured=relu.median / 1e3, unit="µs")
 
 # %% id="roofline-table"
 rows, columns = 8192, 2048
 matrix, weights = rows * columns * 2, columns * columns * 2  # bytes
 product = 2 * rows * columns * columns  # operations
-counted = {  # title: (part of the kernel's name, operations, bytes)
+work = {  # title: (part of the kernel's name, operations, bytes)
     "linear, forward": ("bias_TNT", product, 2 * matrix + weights),
     "ReLU": ("clamp", rows * columns, 2 * matrix),
     "ReLU, backward": ("threshold", rows * columns, 3 * matrix),
 }
 lines = []
-for title, (part, operations, moved) in counted.items():
-    for one in (one for one in kernels if part in one.name):
+for title, (part, operations, moved) in work.items():
+    for one in (one for one in roof_kernels if part in one.name):
         roof = max(operations / 989e12, moved / 4.8e12)
         bound = "arithmetic" if operations / 989e12 == roof else "memory"
         row = [title, f"{operations / moved:.3g}", f"{roof * 1e6:.1f}", bound]
@@ -965,9 +965,9 @@ guess = "holds"
 after = recording("data-parallel-after")
 computing = [after[row] for row in after.where(Kind.COMPUTE)]
 reached = {}
-for title, (part, operations, moved) in counted.items():
+for title, (part, operations, moved) in work.items():
     roof = max(operations / 989e12, moved / 4.8e12) * 1e9  # in ns
-    names = {one.name for one in kernels if part in one.name}
+    names = {one.name for one in roof_kernels if part in one.name}
     times = [one.duration for one in computing if one.name in names]
     reached[title] = roof / min(times)
 over = [title for title, share in reached.items() if share > 1]
@@ -1020,15 +1020,15 @@ titles = {
     20: "linear, down",
     21: "scatter",
 }
-kernels = {title: counted[at] for at, title in titles.items()}
-read = kernels["GELU"]["dram__bytes_read.sum"] / 1e6
+counted_kernels = {title: counted[at] for at, title in titles.items()}
+read = counted_kernels["GELU"]["dram__bytes_read.sum"] / 1e6
 lockstep.compare(predicted=prediction, measured=read, unit="MB")
 
 # %% id="counters-table"
 DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 lines = []
-for title, one in kernels.items():
+for title, one in counted_kernels.items():
     moved = one["dram__bytes_read.sum"] + one["dram__bytes_write.sum"]
     done = one["sm__ops_path_tensor_src_bf16_dst_fp32.sum"]
     time = one["gpu__time_duration.sum"]
@@ -1062,7 +1062,7 @@ guess = "holds"
 # %% id="product-claim"
 by_hand = 2 * 8192 * 1024 * 4096
 done = [
-    kernels[title]["sm__ops_path_tensor_src_bf16_dst_fp32.sum"]
+    counted_kernels[title]["sm__ops_path_tensor_src_bf16_dst_fp32.sum"]
     for title in ("linear, up", "linear, down")
 ]
 said = " and ".join(f"{one:,.0f}" for one in done)
@@ -1087,7 +1087,7 @@ guess = "depends"
 # %% id="limits-claim"
 right, said = [], []
 for title in ("linear, up", "GELU", "linear, down"):
-    of_memory, of_sms = kernels[title][DRAM], kernels[title][SM]
+    of_memory, of_sms = counted_kernels[title][DRAM], counted_kernels[title][SM]
     right.append((of_memory > of_sms) == (title == "GELU"))
     said.append(f"{title} {of_memory:.0f} % and {of_sms:.0f} %")
 lockstep.claim(

@@ -324,17 +324,17 @@ def steps_of_ddp():
     return began
 
 
-job = lockstep.torchrun(steps_of_ddp, **on_ranks)
+ddp_job = lockstep.torchrun(steps_of_ddp, **on_ranks)
 reduced = [[] for _ in range(4)]  # before the first step, and in each of three
-for call in job.calls[0]:
-    step = sum(call.start > begin for begin in job[0])
+for call in ddp_job.calls[0]:
+    step = sum(call.start > begin for begin in ddp_job[0])
     if call.operation == "all_reduce":
         reduced[step].append(call.bytes)
 
 # %% id="ddp-compared"
 rows = [[step, ", ".join(map(str, reduced[step]))] for step in (1, 2, 3)]
 columns = ["step", "all-reduces, bytes of each"]
-stamp = lockstep.live(job)
+stamp = lockstep.live(ddp_job)
 display(lockstep.table("The calls of DDP", columns, rows, stamp=stamp))
 sizes = [8_192, 24_576, 49_152, 81_920, 122_880, 172_032]
 buckets = lockstep.carry_on("buckets", buckets)
@@ -473,7 +473,7 @@ def in_order(weights):
     return [last_first[a:b] for a, b in pairwise([0, 1, 4, 8, 12])]
 
 
-def step(cuda, how):
+def overlapped_step(cuda, how):
     shape = {"device": "cuda", "dtype": torch.bfloat16}
     layers = [torch.nn.Linear(4096, 4096, False, **shape) for _ in range(12)]
     model = torch.nn.Sequential(*layers)
@@ -497,18 +497,18 @@ def step(cuda, how):
 # %% id="overlap-run"
 runs = {}
 for how in ("at the end", "in hooks", "wrong order"):
-    runs[how] = on_gpus(step, how)
-seen = runs["in hooks"]
+    runs[how] = on_gpus(overlapped_step, how)
+in_hooks = runs["in hooks"]
 rows = [[how, *one.row()] for how, one in runs.items()]
 columns = ["all-reduces", "together, µs", "of it exposed", "hidden"]
 title = "The gradients of 12 layers, by the trace"
-display(lockstep.table(title, columns, rows, stamp=seen.stamp))
-last = [one for one in seen.trace if one.rank == 0 and one.collective][-1]
-seen.compare(prediction, last.duration / 1e3, "µs")
+display(lockstep.table(title, columns, rows, stamp=in_hooks.stamp))
+last = [one for one in in_hooks.trace if one.rank == 0 and one.collective][-1]
+in_hooks.compare(prediction, last.duration / 1e3, "µs")
 
 # %% id="overlap-timeline"
 title = "Before: one by one at the end; after: buckets in hooks"
-lockstep.Timeline(seen.trace, before=runs["at the end"].trace, title=title)
+lockstep.Timeline(in_hooks.trace, before=runs["at the end"].trace, title=title)
 
 # %% id="wrong-order-timeline"
 title = "Buckets in the wrong order: nothing can start"
@@ -870,12 +870,12 @@ def sharded_by_torch(ways):
 
 
 WAYS = "one root", "block by block", "gathered until its backward"
-job = lockstep.torchrun(sharded_by_torch, WAYS, **on_ranks)
+fsdp_job = lockstep.torchrun(sharded_by_torch, WAYS, **on_ranks)
 
 # %% id="fsdp-calls"
-calls_of, now = {way: [] for way in job[0]}, iter(job[0])
+calls_of, now = {way: [] for way in fsdp_job[0]}, iter(fsdp_job[0])
 way = next(now)
-for call in job.calls[0]:
+for call in fsdp_job.calls[0]:
     if call.operation == "barrier":
         way = next(now, None)
     elif call.operation.startswith(("all_gather", "reduce_scatter")):
@@ -884,12 +884,12 @@ rows, model_kB = [], 8 * 240 * 240 * 4 / 1000
 for way, calls in calls_of.items():
     short = ["G" if c.operation[0] == "a" else "S" for c in calls]
     sent = f"{kilobytes_sent(calls, NPROC):,.0f}"
-    peak = f"{job[0][way] / 1e6:.1f}"
+    peak = f"{fsdp_job[0][way] / 1e6:.1f}"
     rows.append([way, "".join(short), sent, peak])
 columns = ["gathered", "calls (G: all-gather, S: reduce-scatter)"]
 columns += ["kB sent a rank", "MB alive at most"]
 title = f"fully_shard: a step of a model of {model_kB:,.0f} kB"
-lockstep.table(title, columns, rows, stamp=lockstep.live(job))
+lockstep.table(title, columns, rows, stamp=lockstep.live(fsdp_job))
 
 # %% [markdown] id="fsdp-claim-text"
 # Block by block, the calls are those of your layer: two all-gathers and one reduce-scatter for each block. In the
@@ -912,7 +912,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(f"{way}: {x:.2f} times" for way, x in times.items()),
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(fsdp_job),
 )
 
 # %% [markdown] id="reshard-claim-text"
@@ -930,15 +930,15 @@ gathers = {
     for way, calls in calls_of.items()
 }
 block, kept = WAYS[1:]
-ok = [gathers[kept] < gathers[block], job[0][kept] > job[0][block]]
+ok = [gathers[kept] < gathers[block], fsdp_job[0][kept] > fsdp_job[0][block]]
 said = [f"{w}: {gathers[w]} all-gathers" for w in (block, kept)]
-said += [f"{w}: {job[0][w] / 1e6:.1f} MB" for w in (block, kept)]
+said += [f"{w}: {fsdp_job[0][w] / 1e6:.1f} MB" for w in (block, kept)]
 lockstep.claim(
     "reshard_after_forward=False saves all-gathers, and costs memory.",
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(said),
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(fsdp_job),
 )
 
 # %% [markdown] id="prefetch-text"
@@ -972,15 +972,15 @@ def forward(cuda, ahead):
     return cuda.max_memory_allocated() / 1e6
 
 
-runs = {ahead: on_gpus(forward, ahead) for ahead in (0, 1, 8)}
-rows = [[n, *one.row(), f"{one.result:,.0f}"] for n, one in runs.items()]
+prefetched = {ahead: on_gpus(forward, ahead) for ahead in (0, 1, 8)}
+rows = [[n, *one.row(), f"{one.result:,.0f}"] for n, one in prefetched.items()]
 columns = ["blocks ahead", "all-gathers, µs", "exposed", "hidden", "peak, MB"]
-stamp = runs[1].stamp
+stamp = prefetched[1].stamp
 lockstep.table("Eight blocks gathered by hand", columns, rows, stamp=stamp)
 
 # %% id="prefetch-timeline"
 title = "Before: each block when needed; after: one block ahead"
-lockstep.Timeline(runs[1].trace, before=runs[0].trace, title=title)
+lockstep.Timeline(prefetched[1].trace, before=prefetched[0].trace, title=title)
 
 # %% [markdown] id="prefetch-explained"
 # One block ahead is enough: only the first all-gather is exposed, for the memory of one more block. Further ahead
@@ -1156,15 +1156,15 @@ def train(hook):
 # %% id="learns-jobs"
 top_k = lockstep.carry_on("top_k", top_k)
 hooks = "none", "Top-K", "Top-K, no residual", "float16", "PowerSGD"
-jobs = {hook: lockstep.torchrun(train, hook, **on_ranks) for hook in hooks}
+hook_jobs = {hook: lockstep.torchrun(train, hook, **on_ranks) for hook in hooks}
 
 # %% id="learns-claim"
-loss = {hook: job[0] for hook, job in jobs.items()}
+loss = {hook: job[0] for hook, job in hook_jobs.items()}
 rows = []
-for hook, job in jobs.items():
+for hook, job in hook_jobs.items():
     kB = sum(c.bytes for c in job.calls[0]) / 150e3
     rows.append([hook, f"{loss[hook]:.2f}", f"{kB:.1f}"])
-stamp = lockstep.live(jobs["none"])
+stamp = lockstep.live(hook_jobs["none"])
 columns = ["hook", "loss at the end", "kB given to calls, each step"]
 display(lockstep.table("150 steps of SGD", columns, rows, stamp=stamp))
 times = {hook: loss[hook] / loss["none"] for hook in hooks[1:3]}
@@ -1358,18 +1358,18 @@ def step_in_buckets(cuda, width, each):
     return (lockstep.virtual.perf_counter() - begin) * 1e6
 
 
-EACH, took = (1, 4, 12, 48), {}
+EACH, swept = (1, 4, 12, 48), {}
 for width in (512, 4096):
-    took[width] = {n: on_gpus(step_in_buckets, width, n) for n in EACH}
+    swept[width] = {n: on_gpus(step_in_buckets, width, n) for n in EACH}
 
 # %% id="larger-claim"
 rows = []
-for width, runs in took.items():
+for width, runs in swept.items():
     rows.append([f"{width}²", *(f"{one.result:,.0f}" for one in runs.values())])
 columns = ["layers", *(f"{each} in a bucket" for each in EACH)]
-stamp = took[512][1].stamp
+stamp = swept[512][1].stamp
 display(lockstep.table("A backward pass, µs", columns, rows, stamp=stamp))
-best = {w: min(EACH, key=lambda n: runs[n].result) for w, runs in took.items()}
+best = {w: min(EACH, key=lambda n: runs[n].result) for w, runs in swept.items()}
 ok = [each == max(EACH) for each in best.values()]
 lockstep.claim(
     "Larger buckets are faster.",

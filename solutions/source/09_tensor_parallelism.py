@@ -1291,12 +1291,12 @@ lockstep.claim(
 guess = "depends"
 
 # %% id="ulysses-run"
-stamp, rows = count("Ulysses"), []
+sent_stamp, rows = count("Ulysses"), []
 for way in ("ring", "all keys", "Ulysses"):
     off = max(errors[way, 8], errors[way, 1])
     rows.append([way, off < 1e-5, sent[way, 8], sent[way, 1]])
 columns = ["", "error below 1e-5", "8 heads of keys", "1 head"]
-display(lockstep.table("kB that a rank sends", columns, rows, stamp=stamp))
+display(lockstep.table("kB that a rank sends", columns, rows, stamp=sent_stamp))
 lockstep.compare(predicted=prediction, measured=sent["Ulysses", 8])
 
 # %% id="ulysses-claim"
@@ -1311,7 +1311,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if all(ok) else "depends" if any(ok) else "does not hold",
     because="; ".join(said),
-    stamp=stamp,
+    stamp=sent_stamp,
 )
 
 # %% [markdown] id="ulysses-explained"
@@ -1578,20 +1578,20 @@ def loss_by(whose):
 
 
 # %% id="loss-parallel-run"
-rows, passed, seen = [], {}, {}
+rows, passed, loss_seen = [], {}, {}
 for whose in ("loss_parallel", "yours"):
-    job = lockstep.torchrun(loss_by, whose, **on_ranks)
-    names = [call.operation for call in job.calls[0]]
+    loss_job = lockstep.torchrun(loss_by, whose, **on_ranks)
+    names = [call.operation for call in loss_job.calls[0]]
     first = names.index("barrier")
-    calls = job.calls[0][first + 1 : names.index("barrier", first + 1)]
+    calls = loss_job.calls[0][first + 1 : names.index("barrier", first + 1)]
     passed[whose] = sum(call.bytes for call in calls)
-    right = all(all(one) for one in job.results)
-    seen[whose] = right, max(call.bytes for call in calls)
+    right = all(all(one) for one in loss_job.results)
+    loss_seen[whose] = right, max(call.bytes for call in calls)
     said = "yes" if right else "no"
     rows.append([whose, said, len(calls), f"{passed[whose]:,}"])
 columns = ["whose", "loss and gradient are right", "calls", "bytes"]
 title = "A forward and a backward pass of the loss, 64 tokens"
-display(lockstep.table(title, columns, rows, stamp=lockstep.live(job)))
+display(lockstep.table(title, columns, rows, stamp=lockstep.live(loss_job)))
 lockstep.compare(predicted=prediction, measured=passed["loss_parallel"])
 
 # %% [markdown] id="gathers-text"
@@ -1606,14 +1606,14 @@ guess = "holds"
 
 # %% id="gathers-claim"
 logits = 64 * 300 * 8  # bytes of a rank
-ok = [right and most < logits for right, most in seen.values()]
-said = [f"{whose} {most} B" for whose, (_, most) in seen.items()]
+ok = [right and most < logits for right, most in loss_seen.values()]
+said = [f"{whose} {most} B" for whose, (_, most) in loss_seen.items()]
 lockstep.claim(
     "A loss on cut logits gathers none of them.",
     guess=guess,
     verdict="holds" if all(ok) else "does not hold",
     because=f"a rank's logits: {logits:,} B; largest call: {', '.join(said)}",
-    stamp=lockstep.live(job),
+    stamp=lockstep.live(loss_job),
 )
 
 # %% [markdown] id="loss-parallel-explained"
@@ -1688,8 +1688,8 @@ whole = lockstep.torchrun(block_of, x_BSD, target_BSD, True, **alone)[0]
 on_four = on_ranks | {"nproc_per_node": 4}
 job = lockstep.torchrun(block_of, x_BSD, target_BSD, False, **on_four)
 ours, kept = job[0]
-errors = [float((a - b).abs().max()) for a, b in zip(ours, whole, strict=True)]
-for name, error in zip(("gain", "up", "down"), errors, strict=True):
+gaps = [float((a - b).abs().max()) for a, b in zip(ours, whole, strict=True)]
+for name, error in zip(("gain", "up", "down"), gaps, strict=True):
     print(f"{name} after a step: {'the same' if error < 1e-12 else error}")
 print(lockstep.live(job))
 lockstep.compare(predicted=prediction, measured=kept)
@@ -1728,7 +1728,7 @@ LAYERS, TOKENS, WIDTH = 64, 4096, 8192
 NBYTES = TOKENS * WIDTH * 2
 
 
-def calls(ranks, line):
+def all_calls(ranks, line):
     """Seconds of a GPU's all-reduces for one sequence."""
     each = lockstep.cost.ring_all_reduce(ranks, NBYTES, line)
     return 4 * LAYERS * ranks / 16 * each
@@ -1738,7 +1738,7 @@ def step(sequences, ranks, line, hop):
     """Seconds for this many sequences: ranks of a layer, 16 / ranks stages."""
     stages = 16 // ranks
     products = 6 * LAYERS * 12 * WIDTH**2 * TOKENS / 16 / 790e12
-    turn = products + calls(ranks, line) + 2 * (stages > 1) * hop(NBYTES)
+    turn = products + all_calls(ranks, line) + 2 * (stages > 1) * hop(NBYTES)
     return (sequences + stages - 1) * turn
 
 
@@ -1757,7 +1757,7 @@ for sequences in (1, 16, 64, 1024):
 stamp, first = lockstep.simulated("α–β model"), next(iter(CUTS))
 title = "Seconds for a step on two nodes of eight GPUs"
 display(lockstep.table(title, ["sequences, m", *CUTS], rows, stamp=stamp))
-inside = 1e3 * calls(8, nvlink)
+inside = 1e3 * all_calls(8, nvlink)
 display(lockstep.compare(predicted=prediction, computed=inside))
 ok = [name == first for name in best.values()]
 said = [f"m = {n:,}: {name}" for n, name in best.items()]
@@ -1795,7 +1795,7 @@ for n, one in sweeps.items():
     points = one.content["sweeps"]["all_reduce"]
     known[n] = {point["bytes"]: point["seconds"] for point in points}
 points = {n: (list(one), list(one.values())) for n, one in known.items()}
-nvlink = lockstep.cost.fit_collective("all_reduce", points)
+fitted = lockstep.cost.fit_collective("all_reduce", points)
 h200 = lockstep.virtual.MACHINES["H200"]
 
 
@@ -1810,7 +1810,7 @@ T = 65_536  # so many that α hardly counts
 
 def mlp_seconds(D, n):
     products = product(T, 4 * D // n, D) + product(T, D, 4 * D // n)
-    return products + (nvlink(n, 2 * T * D) if n > 1 else 0)
+    return products + (fitted(n, 2 * T * D) if n > 1 else 0)
 
 
 widths = range(128, 2048, 128)
@@ -1824,10 +1824,10 @@ lockstep.compare(predicted=prediction, computed=slow[-1], unit="numbers")
 
 # %% id="far-dials"
 wire = lockstep.published("deepseek-v3").values["network_GBps"]
-step = lockstep.published("nccl-tuning").values["network"]["ring"]["Simple"]
-line = lockstep.cost.Line(step / 1e6, 1 / (wire * 1e9))
+per_step = lockstep.published("nccl-tuning").values["network"]["ring"]["Simple"]
+line = lockstep.cost.Line(per_step / 1e6, 1 / (wire * 1e9))
 links = {
-    "NVLink": nvlink,
+    "NVLink": fitted,
     "network": lambda n, size: lockstep.cost.ring_all_reduce(n, size, line),
 }
 stamps = [sweeps[4].stamp, lockstep.published("deepseek-v3").stamp]

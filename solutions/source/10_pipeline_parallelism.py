@@ -460,8 +460,8 @@ lockstep.check("run_stage", run_stage)
 
 # %% id="run_stage-run"
 run_stage = lockstep.carry_on("run_stage", run_stage)
-options = {"nproc_per_node": NPROC, "backend": "gloo", "show": False}
-one_job = lockstep.torchrun(train, run_stage, one_f_one_b, 16, STEP, **options)
+on_ranks = {"nproc_per_node": NPROC, "backend": "gloo", "show": False}
+one_job = lockstep.torchrun(train, run_stage, one_f_one_b, 16, STEP, **on_ranks)
 rows = []
 for rank, stage in enumerate(one_job.results):
     rows.append([f"stage {rank}", stage["grad"], stage["saved"]])
@@ -494,7 +494,7 @@ schedules = {"GPipe": gpipe, "1F1B": one_f_one_b}
 computed, measured = {}, {"GPipe": 1.0, "1F1B": 1.0}
 for _ in range(3):  # in turn, the best of three: other programs disturb both
     for name, each in schedules.items():
-        job = lockstep.torchrun(train, run_stage, each, 8, STEP, **options)
+        job = lockstep.torchrun(train, run_stage, each, 8, STEP, **on_ranks)
         measured[name] = min(measured[name], idle_share(job))
         computed[name] = plan(each, NPROC, 8, backward=2).idle
 gains = [idle["GPipe"] - idle["1F1B"] for idle in (computed, measured)]
@@ -1068,11 +1068,11 @@ guess = "holds"
 # %% id="third-claim"
 one_f_one_b = lockstep.carry_on("one_f_one_b")
 ratios, memory = {}, []
-for p, m in ((2, 4), (4, 8), (8, 16)):
-    split, full = plan(zero_bubble, p, m), plan(one_f_one_b, p, m, backward=2)
+for p, n in ((2, 4), (4, 8), (8, 16)):
+    split, full = plan(zero_bubble, p, n), plan(one_f_one_b, p, n, backward=2)
     ratios[p] = split.idle * split.length / (full.idle * full.length)
-    most = max(kept(zero_bubble(s, p, m)) for s in range(p))
-    memory.append(most <= max(kept(one_f_one_b(s, p, m)) for s in range(p)))
+    most = max(kept(zero_bubble(s, p, n)) for s in range(p))
+    memory.append(most <= max(kept(one_f_one_b(s, p, n)) for s in range(p)))
 thirds = [abs(ratio - 1 / 3) < 0.01 for ratio in ratios.values()]
 otherwise = "depends" if any(thirds) else "does not hold"
 said = [f"{p} stages: {r:.2f} of 1F1B's idle time" for p, r in ratios.items()]
@@ -1122,10 +1122,10 @@ def run_three_ways(order, stage, inputs):
 
 # %% id="zero-run" tags=["varies"]
 third, joined = {"F": 0.02, "B": 0.02, "W": 0.02}, {"F": 0.02, "B": 0.04}
-m = 2 * NPROC
-full_job = best_of_three(run_three_ways, one_f_one_b, m, joined)
-zero_job = best_of_three(run_three_ways, zero_bubble, m, third, SplitStage)
-bubbles = lockstep.cost.bubble(NPROC, m), lockstep.cost.zero_bubble(NPROC, m)
+n = 2 * NPROC
+full_job = best_of_three(run_three_ways, one_f_one_b, n, joined)
+zero_job = best_of_three(run_three_ways, zero_bubble, n, third, SplitStage)
+bubbles = lockstep.cost.bubble(NPROC, n), lockstep.cost.zero_bubble(NPROC, n)
 measured = idle_share(full_job), idle_share(zero_job)
 rows = [
     ["1F1B", f"{100 * bubbles[0]:.1f} %", f"{100 * measured[0]:.1f} %"],
@@ -1133,7 +1133,7 @@ rows = [
 ]
 columns = ["schedule", "idle by the formula", "idle, measured"]
 stamp = lockstep.live(zero_job)
-lockstep.table(f"{NPROC} ranks, {m} microbatches", columns, rows, stamp=stamp)
+lockstep.table(f"{NPROC} ranks, {n} microbatches", columns, rows, stamp=stamp)
 
 # %% id="zero-live" tags=["varies"]
 live_timeline(zero_job, f"ZB-H1 on {NPROC} ranks")

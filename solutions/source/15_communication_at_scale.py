@@ -70,14 +70,14 @@ prediction = 1000 * 2 * 3 * (nvlink.alpha + nvlink.beta * 2**30 / 4)
 
 # %% id="four-measured"
 four = lockstep.recorded("sweeps/h200-x4-ring.json")
-rows = four.content["sweeps"]["all_reduce"]
+four_rows = four.content["sweeps"]["all_reduce"]
 print(four.stamp)
-took = 1000 * rows[-1]["seconds"]
+took = 1000 * four_rows[-1]["seconds"]
 lockstep.compare(predicted=prediction, measured=took, unit="ms")
 
 # %% id="both-ends" tags=["plumbing"]
 names = "bytes", "seconds", "lower_quartile", "upper_quartile"
-points = [tuple(row[name] for name in names) for row in rows]
+points = [tuple(row[name] for name in names) for row in four_rows]
 curve = [256 * 2 ** (at / 2) for at in range(45)]
 model = [(s, lockstep.cost.ring_all_reduce(4, s, nvlink)) for s in curve]
 lockstep.chart(
@@ -111,14 +111,14 @@ prediction = 0  # four rounds more took no more time
 sweeps = {}
 for n in (2, 4):
     file = lockstep.recorded(f"sweeps/h200-x{n}-ring.json")
-    rows = file.content["sweeps"]["all_reduce"]
-    sweeps[n] = [row["bytes"] for row in rows], [row["seconds"] for row in rows]
+    runs = file.content["sweeps"]["all_reduce"]
+    sweeps[n] = [row["bytes"] for row in runs], [row["seconds"] for row in runs]
 three = lockstep.cost.fit_collective("all_reduce", sweeps)
 print(three)
 lockstep.compare(predicted=prediction, computed=round(three.alpha * 1e6))
 
 # %% id="three-table" tags=["plumbing"]
-seconds = {row["bytes"]: row["seconds"] for row in rows}  # on 4, the last ones
+seconds = {row["bytes"]: row["seconds"] for row in runs}  # on 4, the last ones
 table = []
 for size in (1 << 10, 1 << 20, 1 << 24, 1 << 25, 1 << 30):
     took = seconds[size]
@@ -524,8 +524,8 @@ def on_a_grid(all_reduce):
 options = {"nproc_per_node": 4, "backend": BACKEND, "show": False}
 job = lockstep.torchrun(on_a_grid, two_levels, **options)
 for call in job.calls[0]:
-    ranks = list(call.group.ranks)
-    print(f"{call.operation:<15} in {ranks} with {call.bytes:,} bytes")
+    members = list(call.group.ranks)
+    print(f"{call.operation:<15} in {members} with {call.bytes:,} bytes")
 print(lockstep.live(job))
 
 # %% [markdown] id="pays-text"
@@ -542,7 +542,7 @@ prediction = 1000 * (
 )
 
 # %% id="pays" tags=["plumbing"]
-nvlink = lockstep.cost.Line(alpha=3.4e-6, beta=1 / 338e9)
+link = lockstep.cost.Line(alpha=3.4e-6, beta=1 / 338e9)
 network = lockstep.cost.Line(alpha=14e-6, beta=1 / 50e9)
 bucket, gradients = 25e6, 14e9
 
@@ -553,15 +553,15 @@ def flat_rings(nbytes, n=1024, cards=8):
     Each ring enters and leaves a node once, so most of its steps stay inside.
     """
     between, steps = 2 * (n // cards - 1), 2 * (n - 1)
-    rounds = between * network.alpha + (steps - between) * nvlink.alpha
-    return rounds + steps * max(network.beta / cards, nvlink.beta) * nbytes / n
+    rounds = between * network.alpha + (steps - between) * link.alpha
+    return rounds + steps * max(network.beta / cards, link.beta) * nbytes / n
 
 
 two_cost = lockstep.cost.hierarchical_all_reduce
 ways = {
-    "8 GPUs, ring": lambda s: lockstep.cost.ring_all_reduce(8, s, nvlink),
+    "8 GPUs, ring": lambda s: lockstep.cost.ring_all_reduce(8, s, link),
     "1,024 GPUs, flat rings": flat_rings,
-    "1,024 GPUs, two levels": lambda s: two_cost(1024, 128, s, nvlink, network),
+    "1,024 GPUs, two levels": lambda s: two_cost(1024, 128, s, link, network),
 }
 rows = []
 for name, way in ways.items():
@@ -720,9 +720,9 @@ known = faults.values
 hours = 24 * known["days"] / known["unexpected"]
 rows = []
 for gpus in (1024, known["gpus"], 131072):
-    between = hours * known["gpus"] / gpus
-    lost = f"{0.25 / between:.1%}"
-    rows.append([f"{gpus:,}", f"{between:.2f} h", lost])
+    between_faults = hours * known["gpus"] / gpus
+    lost = f"{0.25 / between_faults:.1%}"
+    rows.append([f"{gpus:,}", f"{between_faults:.2f} h", lost])
 lockstep.table(
     "Interruptions, if each GPU breaks as often",
     ["GPUs", "between two", "lost, with 15 minutes each"],
@@ -731,7 +731,7 @@ lockstep.table(
 )
 
 # %% id="faults-compared"
-lockstep.compare(predicted=prediction, computed=0.25 / between)
+lockstep.compare(predicted=prediction, computed=0.25 / between_faults)
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -818,25 +818,25 @@ prediction = 8 / 4  # 8 bytes on the link for 4 of data
 
 # %% id="protocols"
 ends = {"Simple": "-simple", "LL128": "-ll128", "LL": "-ll"}
-files, took = {}, {}
+protocol_files, spent = {}, {}
 for kind, end in [*ends.items(), ("NCCL's choice", "")]:
-    files[kind] = lockstep.recorded(f"protocols/h200-x2{end}.json")
-    rows = files[kind].content["sweeps"]["captured"]
-    took[kind] = {row["bytes"]: row["seconds"] for row in rows}
-largest = {kind: seconds[1 << 30] for kind, seconds in took.items()}
+    protocol_files[kind] = lockstep.recorded(f"protocols/h200-x2{end}.json")
+    rows = protocol_files[kind].content["sweeps"]["captured"]
+    spent[kind] = {row["bytes"]: row["seconds"] for row in rows}
+largest = {kind: seconds[1 << 30] for kind, seconds in spent.items()}
 ll, ll128 = (largest[kind] / largest["Simple"] for kind in ("LL", "LL128"))
-print(f"LL128: {ll128:.2f} times · {files['LL'].stamp}")
+print(f"LL128: {ll128:.2f} times · {protocol_files['LL'].stamp}")
 lockstep.compare(predicted=prediction, measured=ll, unit="times")
 
 # %% id="protocols-chart" tags=["plumbing"]
 lockstep.chart(
-    {kind: list(seconds.items()) for kind, seconds in took.items()},
+    {kind: list(seconds.items()) for kind, seconds in spent.items()},
     x="size (bytes)",
     y="time (seconds)",
     alt="Seconds of an all-reduce by ring on 2 H200s over its size, out of a "
     "CUDA graph: LL is fastest up to 2 MB and slowest from 4 MB on; NCCL's "
     "choice goes with LL first and with Simple then.",
-    stamp=[file.stamp for file in files.values()],
+    stamp=[file.stamp for file in protocol_files.values()],
 )
 
 # %% [markdown] id="protocols-explained"
@@ -848,13 +848,13 @@ lockstep.chart(
 
 # %% id="constants"
 source = lockstep.published("nccl-tuning")
-base, step = source.values["base"]["ring"], source.values["NVLink"]["ring"]
+base, per_step = source.values["base"]["ring"], source.values["NVLink"]["ring"]
 net = source.values["network"]["ring"]
 protocols = "LL", "LL128", "Simple"
 lockstep.table(
     "What NCCL assumes of a ring, in µs",
     ["protocol", "base", "a step over NVLink", "a step over the network"],
-    [[kind, base[kind], step[kind], net[kind]] for kind in protocols],
+    [[kind, base[kind], per_step[kind], net[kind]] for kind in protocols],
     stamp=source.stamp,
 )
 
@@ -863,9 +863,9 @@ prediction = 8.4 + 2 * 3.4
 
 # %% id="constants-measured"
 for kind in protocols:
-    expected, smallest = base[kind] + 2 * step[kind], 1e6 * took[kind][256]
+    expected, smallest = base[kind] + 2 * per_step[kind], 1e6 * spent[kind][256]
     print(f"{kind:<6} expected {expected:5.1f} µs, recorded {smallest:5.1f} µs")
-print(files["Simple"].stamp)
+print(protocol_files["Simple"].stamp)
 lockstep.compare(predicted=prediction, measured=smallest, unit="µs")
 
 # %% [markdown] id="constants-explained"
@@ -882,10 +882,10 @@ lockstep.compare(predicted=prediction, measured=smallest, unit="µs")
 guess = "depends"
 
 # %% id="picks-claim"
-forced = [seconds for kind, seconds in took.items() if kind != "NCCL's choice"]
+forced = [seconds for kind, seconds in spent.items() if kind != "NCCL's choice"]
 lost = {
     size: seconds / min(one[size] for one in forced) - 1
-    for size, seconds in took["NCCL's choice"].items()
+    for size, seconds in spent["NCCL's choice"].items()
 }
 off = {size: part for size, part in lost.items() if part > 0.1}
 lockstep.claim(
@@ -894,7 +894,7 @@ lockstep.claim(
     verdict={0: "holds", len(lost): "does not hold"}.get(len(off), "depends"),
     because=f"of {len(lost)} sizes it is more than 10 % slower at {len(off)}"
     + "".join(f"; {size:,} bytes: {100 * x:.0f} %" for size, x in off.items()),
-    stamp=[file.stamp for file in files.values()],
+    stamp=[file.stamp for file in protocol_files.values()],
 )
 
 # %% [markdown] id="further-picks"
@@ -927,16 +927,16 @@ guess = "does not hold"
 
 # %% id="choice" tags=["plumbing"]
 suffixes = {"ring": "-ring", "tree": "-tree", "NCCL's choice": ""}
-files, took = {}, {}
+choice_files, picked = {}, {}
 for n in (2, 4):
     for how, end in suffixes.items():
-        files[n, how] = lockstep.recorded(f"sweeps/h200-x{n}{end}.json")
-        rows = files[n, how].content["sweeps"]["all_reduce"]
-        took[n, how] = {row["bytes"]: row["seconds"] for row in rows}
+        choice_files[n, how] = lockstep.recorded(f"sweeps/h200-x{n}{end}.json")
+        rows = choice_files[n, how].content["sweeps"]["all_reduce"]
+        picked[n, how] = {row["bytes"]: row["seconds"] for row in rows}
 
 
 def large(how):
-    return [(size, t) for size, t in took[4, how].items() if size >= 1 << 18]
+    return [(size, t) for size, t in picked[4, how].items() if size >= 1 << 18]
 
 
 lockstep.chart(
@@ -945,18 +945,18 @@ lockstep.chart(
     y="time (seconds)",
     alt="Seconds of all_reduce over its size on 4 H200s: ring forced, tree "
     "forced, and what NCCL chose by itself, which lies on the ring.",
-    stamp=files[4, "ring"].stamp,
+    stamp=choice_files[4, "ring"].stamp,
 )
 
 # %% id="choice-claim"
 near, worse = {"ring": 0, "tree": 0}, []
 for n in (2, 4):
-    for size, chosen in took[n, "NCCL's choice"].items():
-        off = {how: abs(took[n, how][size] / chosen - 1) for how in near}
+    for size, chosen in picked[n, "NCCL's choice"].items():
+        off = {how: abs(picked[n, how][size] / chosen - 1) for how in near}
         # where the two can be told apart
         if size >= 1 << 20 and max(off.values()) > 0.05:
             near[min(off, key=off.get)] += 1
-            worse.append(chosen / min(took[n, how][size] for how in near) - 1)
+            worse.append(chosen / min(picked[n, how][size] for how in near) - 1)
 otherwise = "depends" if near["tree"] else "does not hold"
 lockstep.claim(
     "From 1 MB on NCCL chooses the tree, here inside of one host.",
@@ -965,7 +965,7 @@ lockstep.claim(
     because=f"NCCL's time lies on the ring's at {near['ring']} sizes from 1 MB "
     f"on and on the tree's at {near['tree']}, of 2 and 4 GPUs; it is at most "
     f"{100 * max(worse):.0f} % above the faster of the two",
-    stamp=[files[n, "NCCL's choice"].stamp for n in (2, 4)],
+    stamp=[choice_files[n, "NCCL's choice"].stamp for n in (2, 4)],
 )
 
 # %% [markdown] id="further-bus"

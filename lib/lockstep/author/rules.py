@@ -6,7 +6,8 @@ learners have none; a lab has no more cells and exercises than fit; and each sec
 started on its own: what its cells read is bound by cells before them in the section, or by the
 lab's first cells, those above all sections. A section that cannot do without another one says so to
 the learner, below its heading: "Goes on from section 4". An exercise's answer is there in every
-section, `lockstep.carry_on("name")`."""
+section, `lockstep.carry_on("name")`. A name that other cells read means one thing in a notebook, as
+learners go back and run one cell of those that they have run."""
 
 from __future__ import annotations
 
@@ -45,6 +46,8 @@ def verify(source: Path) -> None:
     _verify_length(source, cells)
     _verify_texts(source, cells)
     _verify_sections(source, cells)
+    for notebook in notebooks(source).values():
+        _verify_names(source, notebook)
 
 
 def _verify_blanks(source: Path, cells: list[Any]) -> None:
@@ -167,17 +170,7 @@ def _bound_after(cell: Any, bound: set[str], where: str, title: str) -> set[str]
 
     Raises SourceError for a name that it reads and that is not bound.
     """
-    magic, code = "", complete(cell)
-    if code.startswith("%%"):
-        magic, _, code = code.partition("\n")
-    reads = {*re.findall(r"\{(\w+)\}", magic), *re.findall(r"--world (\w+)", magic)}
-    binds: set[str] = set()
-    for statement in ast.parse(re.sub(r"^[%!].*$", "", code, flags=re.MULTILINE)).body:
-        read, bind = names_of(statement)
-        if not isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
-            read -= bind  # a loop's variable, a function's own name
-        reads |= read - binds
-        binds |= bind
+    reads, binds, kept = _names(cell)
     for name in sorted(reads - bound):
         raise SourceError(
             f"{where}: reads {name}, which its section ({title or 'the first cells'}) does not "
@@ -187,6 +180,39 @@ def _bound_after(cell: Any, bound: set[str], where: str, title: str) -> set[str]
     for name in ASKED:
         if name in binds and asked(cell) != name:
             raise SourceError(f'{where}: a cell that sets {name} needs tags=["{name}"]')
-    if magic and "--world" not in magic:  # its names end with its ranks
-        binds = set()
-    return bound | binds | set(re.findall(r"--into (\w+)", magic))
+    return bound | kept.keys()
+
+
+def _names(cell: Any) -> tuple[set[str], set[str], dict[str, str]]:
+    """Return the names that a cell reads before it binds them, those that it binds, and what it
+    leaves to later cells: by name, the statement that binds it last."""
+    magic, code = "", complete(cell)
+    if code.startswith("%%"):
+        magic, _, code = code.partition("\n")
+    reads = {*re.findall(r"\{(\w+)\}", magic), *re.findall(r"--world (\w+)", magic)}
+    binds: dict[str, str] = {}
+    for statement in ast.parse(re.sub(r"^[%!].*$", "", code, flags=re.MULTILINE)).body:
+        read, bind = names_of(statement)
+        if not isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
+            read -= bind  # a loop's variable, a function's own name
+        reads |= read - binds.keys()
+        binds |= dict.fromkeys(bind, ast.unparse(statement))
+    # The names of ranks end with them; those of a World stay there.
+    kept = {} if magic and "--world" not in magic else binds
+    return reads, {*binds}, kept | dict.fromkeys(re.findall(r"--into (\w+)", magic), code)
+
+
+def _verify_names(source: Path, cells: list[Any]) -> None:
+    """Raise SourceError for a name that two cells bind to different things and another reads."""
+    code = {cell.id: _names(cell) for cell in cells if cell.cell_type == "code"}
+    read = {name for reads, *_ in code.values() for name in reads} - {*ASKED}
+    first: dict[str, tuple[str, str]] = {}
+    for cell, (_, _, kept) in code.items():
+        for name in sorted(kept.keys() & read):
+            other, statement = first.setdefault(name, (cell, kept[name]))
+            if statement != kept[name] and "carry_on(" not in kept[name]:
+                raise SourceError(
+                    f"{source.name}, cell {cell}: binds {name}, as cell {other} does, and other "
+                    "cells read it: whoever goes back to those gets the wrong one; choose "
+                    "another name"
+                )

@@ -2,7 +2,8 @@
 
 A copy is made once. A file that the learner has changed is never written again; one that is still
 as it was copied follows the course. Which that is says `.lockstep.json` beside the copies: by file,
-the hash of what was copied last.
+the hash of what was copied last. Hashed are the cells' sources and outputs: JupyterLab also writes
+other metadata when it saves a notebook that nobody has changed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..base.paths import MATERIAL
 from ..base.refused import Refused
@@ -40,6 +43,8 @@ class Copies:
     refreshed: list[str] = field(default_factory=list)  # the learner had not changed it
     newer: list[str] = field(default_factory=list)  # the course's is; the learner's has work in it
     beside: list[str] = field(default_factory=list)  # the newer one, where it was asked for
+    same: list[str] = field(default_factory=list)  # as the course's
+    kept: list[str] = field(default_factory=list)  # has work in it, and the course's is not newer
 
     def __str__(self) -> str:
         lines = []
@@ -57,19 +62,37 @@ class Copies:
             lines.append(
                 f"  to put the new version beside yours: lockstep labs --newer {self.folder}"
             )
-        return "\n".join(lines)
+        return "\n".join(lines or [self._found])
+
+    @property
+    def _found(self) -> str:
+        count = _count([*self.same, *self.kept], "notebook")
+        return f"nothing to copy: {self.folder} has {count}, {len(self.kept)} with your work"
 
 
-def copy(folder: Path, newer: bool = False) -> Copies:
-    """Copy labs and solutions to `folder`, which is made; `newer`: also beside what has changed.
+def holds_other_things(folder: Path) -> bool:
+    """Return whether a folder has files in it and was not made by `lockstep labs`."""
+    with suppress(OSError):  # it does not exist, or copy() says why it cannot be read
+        return any(folder.iterdir()) and not (folder / _HASHES).exists()
+    return False
 
-    Raises CannotCopy.
+
+def copy(folder: Path, newer: bool = False, force: bool = False) -> Copies:
+    """Copy labs and solutions to `folder`, which is made.
+
+    newer: also put the course's newer notebooks beside those that the learner has changed.
+    force: also where the folder holds other things. Raises CannotCopy.
     """
     done = Copies(folder)
     if folder.resolve() in (MATERIAL.resolve(), *(MATERIAL.resolve() / name for name in _FOLDERS)):
         raise CannotCopy(
             f"{folder} is the course itself, which must stay blank: name another folder, such "
             f"as lockstep labs {FOLDER}"
+        )
+    if holds_other_things(folder) and not force:
+        raise CannotCopy(
+            f"{folder} has other files in it: name a new folder, or add --force to copy the labs "
+            "there all the same"
         )
     try:
         hashes = _read_hashes(folder / _HASHES)
@@ -91,12 +114,12 @@ def _copy_one(source: Path, name: str, newer: bool, hashes: dict[str, str], done
         _write_whole(mine, content)
         done.new.append(name)
     elif (held := _hash(mine.read_bytes())) == today:
-        pass
+        done.same.append(name)
     elif held == hashes.get(name):  # as it was copied: nobody's work
         _write_whole(mine, content)
         done.refreshed.append(name)
     elif hashes.get(name) == today:  # changed by the learner, and not by the course
-        return
+        done.kept.append(name)
     elif newer:
         done.beside.append(_beside(mine, content))
     else:
@@ -133,7 +156,26 @@ def _write_whole(path: Path, content: bytes) -> None:
 
 
 def _hash(content: bytes) -> str:
+    """Hash the cells of a notebook; all of a file that is none."""
+    with suppress(ValueError, KeyError, TypeError):
+        cells = json.loads(content)["cells"]
+        content = json.dumps([_seen(cell) for cell in cells], sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()
+
+
+def _seen(cell: Mapping[str, Any]) -> list[Any]:
+    """Return what a learner sees of a cell; lines are joined, as not all programs split them."""
+    return [_joined(cell.get(part)) for part in ("cell_type", "source", "outputs")]
+
+
+def _joined(value: Any) -> Any:
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "".join(value)
+    if isinstance(value, list):
+        return [_joined(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _joined(one) for name, one in value.items()}
+    return value
 
 
 def _count(things: Sequence[str], name: str) -> str:

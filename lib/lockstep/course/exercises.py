@@ -8,6 +8,7 @@ and of a source of random numbers, which raises `WrongAnswer`, `NotJudged`, or n
 
 from __future__ import annotations
 
+import difflib
 import html
 import json
 import linecache
@@ -324,4 +325,6 @@ def borrowed(name: str, answer: Any) -> None:
 
 
 def _unknown(name: str) -> str:
-    return f"there is no exercise {name!r}; there are: {', '.join(sorted(_exercises))}"
+    close = difflib.get_close_matches(str(name), _exercises, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(sorted(_exercises))}"
+    return f"there is no exercise {name!r}; {hint}"

@@ -24,17 +24,20 @@ class Comparison:
     """A prediction and what came out; unit "" for counts and values, which must be exact.
 
     predicted: a number, None where there is none yet, or what was typed and is no number.
+    value: None where a cell that was to give it has not run, or gave no number.
     way: "measured", "computed" where a formula or a model says it, "published" where others do.
     """
 
     predicted: float | str | None
-    value: float
+    value: float | None
     unit: str = ""
     way: str = "measured"
 
     @property
     def verdict(self) -> str:
         """Words for the difference: how a person would say it."""
+        if self.value is None:
+            return f"nothing was {self.way}: run the cell above"
         if self.predicted is None:
             return "no prediction yet: write a number first, it is worth it"
         if isinstance(self.predicted, str):
@@ -53,14 +56,14 @@ class Comparison:
     @property
     def sign(self) -> str:
         """✓ or ✗, "" where nothing was predicted."""
-        if not self.is_answer:
+        if not self.is_answer or self.value is None:
             return ""
         return "✓" if self.verdict.startswith("as predicted") else "✗"
 
     @property
     def picture(self) -> dict[str, str]:
         """Both numbers on a line, by theme; {} where one is missing."""
-        if not isinstance(self.predicted, float):
+        if not isinstance(self.predicted, float) or self.value is None:
             return {}
         near = (self.value * (1 - _CLOSE), self.value * (1 + _CLOSE)) if self.unit else None
         return number_line({"predicted": self.predicted, self.way: self.value}, self.unit, near)
@@ -70,9 +73,8 @@ class Comparison:
         predicted = "—" if self.predicted is None else self.predicted
         if isinstance(predicted, float):
             predicted = f"{self._digits(predicted)}{unit}"
-        return (
-            f"predicted {predicted} · {self.way} {self._digits(self.value)}{unit} · {self.verdict}"
-        )
+        found = "" if self.value is None else f"{self.way} {self._digits(self.value)}{unit} · "
+        return f"predicted {predicted} · {found}{self.verdict}"
 
     def _digits(self, value: float) -> str:
         """Return the number as text; what must be exact is shown so."""
@@ -89,27 +91,28 @@ class Comparison:
 
 def compare(
     predicted: Any,
-    measured: float | None = None,
+    measured: Any = ...,
     unit: str = "",
     *,
-    computed: float | None = None,
-    published: float | None = None,
+    computed: Any = ...,
+    published: Any = ...,
 ) -> Comparison:
     """Put a prediction beside what was measured, what a formula or a model gives, or what others
     published.
 
     predicted: what the learner wrote: a number, a tensor with one, or text that says one ("4",
-    "1/3", "1e-3 s"); anything else gets a sentence, and never an exception. unit: of a quantity
+    "1/3", "1e-3 s"); anything else gets a sentence, and never an exception. So does what was
+    measured where it is no number, as the cell above has not run. unit: of a quantity
     that is measured with scatter ("s", "GB/s"); "" for what must be exact.
     Raises TypeError unless it gets one of measured, computed and published.
     """
     said = _number(predicted, unit)
     ways = {"measured": measured, "computed": computed, "published": published}
-    given = [(way, value) for way, value in ways.items() if value is not None]
+    given = [(way, value) for way, value in ways.items() if value is not ...]
     if len(given) != 1:
         raise TypeError("compare() takes exactly one of measured, computed and published")
     way, value = given[0]
-    return Comparison(said, value, unit, way)
+    return Comparison(said, value if isinstance(_number(value, ""), float) else None, unit, way)
 
 
 def _number(said: Any, unit: str) -> float | str | None:

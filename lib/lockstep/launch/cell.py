@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import traceback
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,17 @@ from typing import Any, NoReturn
 
 from ..base.formatting import megabytes
 from . import payload, sources
-from .errors import CannotSend
+from .errors import CannotSend, UnreadableCell
 
 MOST_BYTES = 100_000_000  # of the notebook's own values in one job; more belongs into the ranks
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The source of a cell and the name under which tracebacks show its lines."""
+    """The source of a cell and the name under which tracebacks show its lines.
+
+    Raises UnreadableCell for a syntax error.
+    """
 
     source: str
     filename: str
@@ -34,7 +38,9 @@ class Cell:
                     f"{line.split()[0]} belongs to the notebook: IPython's magics and shell "
                     "commands do not exist inside a rank; put it in a cell of its own"
                 )
-            raise
+            error.filename = "this cell"
+            said = "".join(traceback.format_exception_only(error))
+            raise UnreadableCell(said.strip()) from None
 
     @property
     def initializes(self) -> bool:

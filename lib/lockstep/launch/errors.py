@@ -48,6 +48,13 @@ class ScriptNotFound(ShownPlainly, FileNotFoundError):
     """Raised for a script that is not there."""
 
 
+class UnreadableCell(ShownPlainly, ValueError):
+    """Raised for a cell with a syntax error; the message is what Python says of it."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
+
+
 class CannotSend(ShownPlainly, TypeError):
     """Raised for a value that cannot leave its process; the message names it and says why."""
 

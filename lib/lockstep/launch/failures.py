@@ -53,7 +53,32 @@ def raised(rank: int, reply: Failed) -> Failure:
     (text, frames), *causes = reply.blocks
     if reply.kind == "SystemExit":
         text = f"sys.exit({reply.exit_code}) was called"
+    if "'NoneType'" in text and (operation := _used_as_a_value(frames)):
+        text += f" ({operation} returns None: what it computes is in the tensors it was given)"
     return Failure(rank, "raised", text, reply.at, frames, causes, reply.kind)
+
+
+# c10d's calls whose results are in their arguments, and what may keep their None.
+_IN_PLACE = re.compile(
+    r"(?:(?P<kept>\w+)\s*=\s*)?(?:\w+\.)*dist(?:ributed)?\.(?P<operation>broadcast|scatter|gather|reduce"
+    r"|all_reduce|all_gather(?:_into_tensor)?|reduce_scatter(?:_tensor)?|all_to_all(?:_single)?)\("
+)
+
+
+def _used_as_a_value(frames: Sequence[Frame]) -> str:
+    """Return the operation whose None the innermost line uses, "" if there is none.
+
+    It is called there, or a line above keeps what it returned.
+    """
+    if not frames:
+        return ""
+    filename, number, _, text = frames[-1]
+    words = re.findall(r"\w+", text)
+    for line in [text, *linecache.getlines(filename)[: number - 1][::-1]]:
+        for found in _IN_PLACE.finditer(line):
+            if line is text or found["kept"] in words:
+                return found["operation"]
+    return ""
 
 
 _LIKELY = {
