@@ -63,6 +63,7 @@ def of(
     }
     if more:
         questions |= {
+            "What if": trace.what_if,
             "Server": lambda: trace.serving(skip=skip),
             "Streams and outliers": trace.streams,
             "Kernels by shape": lambda: trace.kernels().by_shape(),
