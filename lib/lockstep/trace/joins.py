@@ -62,6 +62,20 @@ def grouped(values: Column) -> list[tuple[int, Column]]:
     return list(zip(distinct.tolist(), np.split(order, first[1:]), strict=False))
 
 
+def by_end(end: Column, rows: Column) -> tuple[Column, Column]:
+    """These rows in order of their ends, and these ends. end: of all rows."""
+    order = rows[np.argsort(end[rows], kind="stable")]
+    return order, end[order]
+
+
+def last_ended(rows: Column, ends: Column, times: Column) -> Column:
+    """For each time, the row that ended last by then, or NONE. `rows` are in order of `ends`."""
+    if not len(rows):
+        return np.full(len(times), NONE, np.int64)
+    at = np.searchsorted(ends, times, side="right") - 1
+    return np.where(at >= 0, rows[np.maximum(at, 0)], NONE)
+
+
 def by_thread(trace: Slices, calls: Column) -> list[tuple[int, Column]]:
     """(lane, places in `calls` of the calls that this thread made)."""
     known = np.flatnonzero(calls != NONE)

@@ -69,6 +69,7 @@ def of(
     }
     if more:
         questions |= {
+            "What if": trace.what_if,
             "Server": lambda: trace.serving(skip=skip),
             "Streams and outliers": trace.streams,
             "Replays of graphs": trace.replays,

@@ -20,6 +20,7 @@ from .analyses.serving import serving as _serving
 from .analyses.streams import streams as _streams
 from .analyses.traffic import Traffic, traffic
 from .analyses.tree_diff import tree_diff as _tree_diff
+from .analyses.what_if import WhatIf, what_if
 from .read import jobs
 from .read.flight import flight as _flight
 from .read.kineto.load import Source, load, load_runs
@@ -102,6 +103,12 @@ class Trace(Slices):
         """Find the critical path, on one clock: see `lockstep.trace.analyses.critical`."""
         aligned = _on_one_clock(self)
         answer = critical_path(aligned)
+        return replace(answer, notes=(*answer.notes, *self._moved(aligned)))
+
+    def what_if(self, *kernels: str, times: int = 2) -> WhatIf:
+        """Replay it with work faster, on one clock: see `lockstep.trace.analyses.what_if`."""
+        aligned = _on_one_clock(self)
+        answer = what_if(aligned, *kernels, times=times)
         return replace(answer, notes=(*answer.notes, *self._moved(aligned)))
 
     def cause(self, *, skip: int = 0) -> Cause:

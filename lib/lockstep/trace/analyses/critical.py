@@ -39,7 +39,7 @@ from ...base.formatting import milliseconds, percent, printable
 from ...base.provenance import Provenance, simulated
 from ...figures.table import Table, table
 from ..intervals import covered, union
-from ..joins import grouped, innermost, launch_of
+from ..joins import by_end, grouped, innermost, last_ended, launch_of
 from ..matching import awaited, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 from ..unseen import refuse_unseen, unseen
@@ -290,10 +290,10 @@ class _Predecessors:
         stream, cross = (np.full(len(rows), NONE, np.int64) for _ in range(2))
         # Rows come by lane, and lanes by rank only in traces from `from_slices`.
         for _, here in grouped(lane):
-            stream[here] = _last_ended(*_by_end(self.end, rows[here]), start[here])
+            stream[here] = last_ended(*by_end(self.end, rows[here]), start[here])
         for one, here in grouped(rank):
-            self.ended[one] = by_end = _by_end(self.end, rows[here])
-            cross[here] = _last_ended(*by_end, start[here])
+            self.ended[one] = ended = by_end(self.end, rows[here])
+            cross[here] = last_ended(*ended, start[here])
         launch = launch_of(trace, rows)
         calls = np.maximum(launch, 0)
         before = np.where(self.end[calls] <= start, self.end[calls], self.start[calls])
@@ -325,17 +325,6 @@ def _last_to_come(trace: Slices) -> tuple[Column, Column]:
         whom, waits = awaited(trace, found)
         last[found.row] = np.where(waits, found.each(found.row[whom]), found.row)
     return last, unmatched
-
-
-def _by_end(end: Column, rows: Column) -> tuple[Column, Column]:
-    order = rows[np.argsort(end[rows], kind="stable")]
-    return order, end[order]
-
-
-def _last_ended(rows: Column, ends: Column, times: Column) -> Column:
-    """For each time, the row that ended last by then, or NONE. `rows` are in order of `ends`."""
-    at = np.searchsorted(ends, times, side="right") - 1
-    return np.where(at >= 0, rows[np.maximum(at, 0)], NONE)
 
 
 class _Thread:
@@ -430,7 +419,7 @@ class _Threads:
         if copy is not None and start < ended[copy] <= time:
             return "launch", copy, int(ended[copy])
         if owner != NONE and self.synchronises[owner]:
-            row = int(_last_ended(*self.ended, np.array(time))) if len(self.ended[0]) else NONE
+            row = int(last_ended(*self.ended, np.array(time))) if len(self.ended[0]) else NONE
             if row != NONE and ended[row] > start:
                 return "synchronisation", row, int(ended[row])
         if one.untold[piece] and lane in self.launched:

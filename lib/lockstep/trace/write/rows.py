@@ -37,6 +37,7 @@ def rows_of(
     if more:
         questions |= {
             "serving": lambda: _plain(trace.serving(skip=skip).passes, "tokens_per_second"),
+            "what_if": lambda: _plain(trace.what_if().gains),
             "streams": lambda: _plain(trace.streams().streams, "idle"),
             "outliers": lambda: _plain(trace.streams().outliers),
             "kernels_by_operator": lambda: _kernels(trace.kernels().by_operator(len(trace))),
