@@ -228,15 +228,47 @@ def test_the_command_copies_and_what_is_behind_two_hyphens_is_jupyterlab_s(tmp_p
         ("docter", "there is no command docter: did you mean doctor?"),
         ("lab", "did you mean labs?"),
         ("traces", "did you mean trace?"),
-        ("xyzzy", "there is no command xyzzy: there are labs, doctor, progress, run"),
+        ("labs --copyonly", "did you mean --copy-only?"),
+        ("labs --port 8899", "go behind --: lockstep labs -- --port 8899"),
+        ("demo --port=8899 03", "go behind --: lockstep demo 03 -- --port=8899"),
+        ("doctor --port", "unrecognized arguments: --port\n"),
+        ("xyzzy", "there is no command xyzzy: there are labs, doctor, progress, clean"),
     ],
 )
-def test_a_wrong_command_is_answered_with_the_one_that_was_meant(
+def test_a_wrong_word_is_answered_with_what_was_meant(
     typed: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([typed])
+        main(typed.split())
     assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("typed", ["", "help", "--help"])
+def test_help_lists_the_commands_by_whom_they_are_for(
+    typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(typed.split())
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    groups = re.findall(r"^for (\w+):\n((?:  .+\n)+)", said, re.MULTILINE)
+    found = {who: re.findall(r"^  (\w+)", lines, re.MULTILINE) for who, lines in groups}
+    assert list(found) == ["learners", "instructors", "developers"]
+    assert found["learners"][:3] == ["labs", "doctor", "progress"]
+    assert {"sheet", "preflight", "demo", "report"} == set(found["instructors"])
+    assert "trace" in found["developers"]
+
+
+@pytest.mark.parametrize("name", ["progress", "run", "report", "preflight"])
+def test_help_of_a_command_calls_optional_what_is(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", name])
+    said = capsys.readouterr().out
+    assert f"usage: lockstep {name} " in said and re.search(
+        r"^  NN +optional: ", said, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize(

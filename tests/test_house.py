@@ -12,6 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import lockstep
 import pytest
 from imports import Arrows, arrows
 from lockstep.author.source import read
@@ -214,6 +215,16 @@ def test_code_of_labs_is_narrow(source: Path) -> None:
         f"{c.id}: {line}" for c in cells for line in c.source.splitlines() if len(line) > WIDEST
     ]
     assert wide == []
+
+
+def test_dir_of_the_package_is_what_is_public():
+    found = dir(lockstep)
+    assert sorted(found) == sorted(lockstep.__all__)
+    sources = (LIBRARY.parents[1] / "solutions" / "source").glob("[0-9][0-9]_*.py")
+    used = {
+        name for path in sources for name in re.findall(r"\blockstep\.(\w+)\(", path.read_text())
+    }
+    assert "torchrun" in used and used - set(found) == set()
 
 
 if __name__ == "__main__":

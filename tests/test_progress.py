@@ -448,9 +448,11 @@ def test_all_labs_or_one(two_labs):
 
 
 def test_command_for_one_lab(two_labs, capsys):
-    for arguments, numbers in ([], ["00", "99"]), (["00"], ["00"]):
+    for arguments, numbers in ([], ["00", "99"]), (["00"], ["00"]), (["0"], ["00"]):
         assert main(["progress", *arguments]) == 0
         assert [line[:2] for line in capsys.readouterr().out.splitlines() if "░" in line] == numbers
+    assert main(["progress", "7"]) == 2
+    assert "lockstep progress: there is no lab '7'; there are: 00, 99" in capsys.readouterr().err
 
 
 def test_command(home):

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,44 @@ def test_answers_are_judged_whatever_a_notebook_says_of_them(hand_in, tmp_path):
     assert zero == "a cell raised: “ZeroDivisionError: division by zero”, in “1 / 0”"
     assert "SyntaxError" in syntax
     assert found["wrong"].events == ()
+
+
+@WALLS
+def test_the_command_executes_equal_code_once_and_says_why_what_does_not_count(
+    hand_in, tmp_path, capsys, monkeypatch
+):
+    executed, run = [], sandbox.run
+
+    def counted(*arguments, **settings):
+        executed.extend(name for name in settings.get("files", ()) if name.endswith(".ipynb"))
+        return run(*arguments, **settings)
+
+    monkeypatch.setattr(sandbox, "run", counted)
+    monkeypatch.setattr(sandbox, "lacks", lambda: "")  # that takes seconds, and has its own test
+    hand_in("ada", RIGHT, CHECK)
+    hand_in("bob", RIGHT, CHECK, name="mine.ipynb")  # its cells have other ids
+    hand_in("cy", 'average = lockstep.solution("average")')
+    hand_in("dan", "1 / 0", "def average(x): return x", "del average", "average = None")
+    assert main(["report", str(tmp_path / "in"), "--to", str(tmp_path / "out")]) == 0
+    assert len(executed) == 3
+    rows = dict(re.findall(r"^(\w+) +00 +(\d of 1 +\S) ", capsys.readouterr().out, re.MULTILINE))
+    assert [" ".join(row.split()) for row in rows.values()] == [
+        *("1 of 1 ✓", "1 of 1 ✓", "0 of 1 ⊘", "0 of 1 …")
+    ]
+    with open(tmp_path / "out" / "report.csv", newline="") as file:
+        told = {row["learner"]: (row["passed"], row["reason"]) for row in csv.DictReader(file)}
+    assert told == {
+        "ada": ("1", ""),
+        "bob": ("1", ""),
+        "cy": ("0", "not counted: the course's own answer is in it"),
+        "dan": ("0", "a cell raised: “ZeroDivisionError: division by zero”, in “1 / 0”"),
+    }
+    said = json.loads((tmp_path / "out" / "report.json").read_text())["notebooks"]
+    assert {one["learner"]: one["notes"] for one in said}["bob"] == [
+        "not executed again: it has the code of ada, 00_start_here.ipynb"
+    ]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "⊘ borrowed" in page and "✓ borrowed" not in page
 
 
 FORGERY = """

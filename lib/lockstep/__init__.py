@@ -106,7 +106,8 @@ def doctor() -> Diagnosis:
 
 
 def progress(lab: str | None = None) -> Progress:
-    """Return which exercises you have done, of all labs or of one ("01"); the result draws itself.
+    """Return which exercises you have done, of all labs or of one ("01" or "1"); the result draws
+    itself.
 
     In a notebook the picture follows your later checks. Raises ValueError for an unknown lab.
     """
@@ -122,7 +123,7 @@ def progress(lab: str | None = None) -> Progress:
             frozenset(exercise.name for exercise in exercises() if exercise.further),
         )
         for one in LABS
-        if lab in (None, one.number)
+        if lab is None or lab.zfill(2) == one.number
     ]
     if not course:
         known = ", ".join(one.number for one in LABS)
@@ -181,6 +182,10 @@ def step(number: int) -> Iterator[None]:
 
     with torch.profiler.record_function(f"ProfilerStep#{number}"):
         yield
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

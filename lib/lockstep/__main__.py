@@ -4,17 +4,19 @@ import argparse
 import difflib
 import json
 import os
+import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from . import __version__, progress
-from .base.commands import add_to, command, option
+from .base.commands import add_to, command, flags, listed, option
 from .base.formatting import printable
 from .base.machine import probe
 from .base.refused import Refused, writing
@@ -43,12 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: list[str]) -> int:
+    if not argv or argv[0] == "help":  # `help sheet` is `sheet --help`
+        argv = [*argv[1:], "--help"]
     parser = argparse.ArgumentParser(
-        prog="lockstep", description="Hands-on labs for PyTorch on several GPUs."
+        prog="lockstep",
+        usage="lockstep [--version] [help] COMMAND ...",
+        description="Hands-on labs for PyTorch on several GPUs.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"lockstep {__version__}")
-    commands = parser.add_subparsers(metavar="command", required=True, dest="name")
-    for function in _COMMANDS:
+    commands = parser.add_subparsers(
+        prog="lockstep", required=True, dest="name", help=argparse.SUPPRESS
+    )
+    for function in chain(*_COMMANDS.values()):
         add_to(commands, function)
     arguments = _parsed(parser, commands, argv)
     try:
@@ -63,22 +73,50 @@ def _main(argv: list[str]) -> int:
         return refuse(arguments.name, f"needs {missing.name}: pip install 'lockstep[labs]'")
 
 
+def _overview() -> str:
+    """Return all commands, by whom they are for, as argparse lists arguments."""
+    formatter = argparse.HelpFormatter("lockstep")
+    for title, functions in _COMMANDS.items():
+        formatter.start_section(title)
+        formatter.add_arguments([listed(function) for function in functions])
+        formatter.end_section()
+    return f"{formatter.format_help()}\nlockstep help COMMAND says more of one."
+
+
 def _parsed(parser: argparse.ArgumentParser, commands: Any, argv: list[str]) -> argparse.Namespace:
     """Parse all words; those behind -- are JupyterLab's `options`. Exits for bad input."""
-    behind = argv.index("--") if "--" in argv and argv[0] in ("labs", "demo") else len(argv)
+    behind = argv.index("--") if "--" in argv and argv[0] in _OPEN_JUPYTERLAB else len(argv)
     argv, options = argv[:behind], argv[behind + 1 :]
     named = next((word for word in argv if not word.startswith("-")), None)
     if named is not None and named not in commands.choices:
-        close = difflib.get_close_matches(named, commands.choices, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(commands.choices)}"
-        parser.error(f"there is no command {named}: {hint}")
+        among = f"there are {', '.join(commands.choices)}"
+        parser.error(f"there is no command {named}: {_meant(named, commands.choices) or among}")
     arguments, more = parser.parse_known_args(argv)
     arguments.options = options
     if "numbers" in arguments and not any(word.startswith("-") for word in more):
         arguments.numbers += more  # words behind an option, which Python 3.11 does not take
     elif more:
-        parser.error(f"unrecognized arguments: {' '.join(more)}")
+        hint = _hint(arguments, argv, more[0])
+        commands.choices[arguments.name].error(f"unrecognized arguments: {' '.join(more)}{hint}")
     return arguments
+
+
+def _meant(typed: str, known: Iterable[str]) -> str:
+    """Return a question that names what is spelled most like it; "" where nothing is."""
+    close = difflib.get_close_matches(typed, known, 1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def _hint(arguments: argparse.Namespace, argv: list[str], unknown: str) -> str:
+    """Return what may have been meant by an option that a command does not have."""
+    if meant := _meant(unknown.partition("=")[0], flags(arguments.command)):
+        return f": {meant}"
+    if arguments.name not in _OPEN_JUPYTERLAB:
+        return ""
+    at = argv.index(unknown)
+    after = at + (1 if "=" in unknown else 2)  # its value, too
+    typed = shlex.join(["lockstep", *argv[:at], *argv[after:], "--", *argv[at:after]])
+    return f": options of JupyterLab go behind --: {typed}"
 
 
 @contextmanager
@@ -167,15 +205,14 @@ def _doctor(arguments: argparse.Namespace) -> int:
     description="Show which exercises you have done.",
 )
 @option(
-    "lab",
-    nargs="?",
-    choices=[lab.number for lab in LABS],
-    help="only this lab: %(choices)s",
-    metavar="lab",
+    "number", nargs="?", metavar="NN", help="optional: only this lab, such as 01 (default: all)"
 )
 @option("--json", action="store_true", help="print JSON instead of text")
 def _progress(arguments: argparse.Namespace) -> int:
-    shown = progress(arguments.lab)
+    try:
+        shown = progress(arguments.number)
+    except ValueError as error:
+        raise Refused(str(error)) from None
     print(json.dumps(shown.as_dict(), indent=2) if arguments.json else printable(shown))
     return 0
 
@@ -190,7 +227,7 @@ def _progress(arguments: argparse.Namespace) -> int:
     "code: 1 if one failed, 2 for bad input, else 0.",
 )
 @option("folder", choices=("labs", "solutions"), help="which notebooks")
-@option("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
+@option("numbers", nargs="*", metavar="NN", help="optional: labs, such as 01 (default: all)")
 @option(
     "-p",
     action="append",
@@ -397,10 +434,12 @@ def _gate(arguments: argparse.Namespace) -> int:
     return 1 if found.failed else 0 if found.passed else 2
 
 
-_COMMANDS = (
-    *(_labs, _doctor, _progress, _run, _agent, _cluster, _trace, _gate),
-    *teaching.COMMANDS,
-)
+_OPEN_JUPYTERLAB = ("labs", "demo")
+_COMMANDS = {
+    "for learners": (_labs, _doctor, _progress, teaching.clean),
+    "for instructors": teaching.COMMANDS,
+    "for developers": (_run, _trace, _gate, _cluster, _agent),
+}
 
 if __name__ == "__main__":
     sys.exit(main())

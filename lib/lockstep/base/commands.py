@@ -42,6 +42,17 @@ def option(*flags: str, **settings: Any) -> Callable[[Command], Command]:
     return add
 
 
+def listed(function: Command) -> argparse.Action:
+    """Return a subcommand as a line of argparse's help."""
+    name, _, about = _about[function]
+    return argparse.Action([], name, metavar=name, help=about["help"])
+
+
+def flags(function: Command) -> list[str]:
+    """Return the options of a subcommand, such as "--json"."""
+    return [flag for flags, _ in _options[function] for flag in flags if flag.startswith("-")]
+
+
 def add_to(commands: Any, function: Command) -> None:
     """Add a function that is a subcommand to argparse's subparsers."""
     name, interruptible, about = _about[function]

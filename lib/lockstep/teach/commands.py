@@ -42,7 +42,7 @@ def show_results(done: Sequence[Any], table: Callable[[Any], str], as_json: bool
     "be judged, 2 for bad input, else 0.",
 )
 @option("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
-@option("numbers", nargs="*", metavar="NN", help="labs, such as 01 (default: all)")
+@option("numbers", nargs="*", metavar="NN", help="optional: labs, such as 01 (default: all)")
 @option(
     "--to",
     type=Path,
@@ -141,7 +141,7 @@ def _most_at_once() -> int:
     "code: 1 if something could not be removed, else 0.",
 )
 @option("--yes", action="store_true", help="remove it without asking")
-def _clean(arguments: argparse.Namespace) -> int:
+def clean(arguments: argparse.Namespace) -> int:
     from . import cleanup
 
     found = cleanup.find(cleanup.Places.usual())
@@ -201,7 +201,7 @@ def _sheet(arguments: argparse.Namespace) -> int:
     "On Slurm the labs run on the first node, and parts for two nodes find "
     "the others. Exit code: 1 if a lab failed, 2 for bad input, else 0.",
 )
-@option("numbers", nargs="*", metavar="NN", help="labs (default: all)")
+@option("numbers", nargs="*", metavar="NN", help="optional: labs, such as 01 (default: all)")
 @option("--repeats", type=int, default=1, metavar="N", help="number of runs of each lab")
 @option(
     "--on",
@@ -265,4 +265,4 @@ def _demo(arguments: argparse.Namespace) -> int:
     return refuse("demo", "needs jupyterlab: pip install 'lockstep[labs]'")
 
 
-COMMANDS = (_report, _clean, _sheet, _preflight, _demo)
+COMMANDS = (_sheet, _preflight, _demo, _report)

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,13 @@ class Judgement:
     def counts(self) -> bool:
         return self.verdict == PASS and not self.borrowed
 
+    @property
+    def reason(self) -> str:
+        """Why it does not count, where that can be said."""
+        if self.verdict == PASS and self.borrowed:
+            return "not counted: the course's own answer is in it"
+        return self.hint
+
 
 @dataclass(frozen=True)
 class Graded:
@@ -77,15 +84,32 @@ class Graded:
 def grade(
     found: Sequence[Submission], limits: Limits, walls: bool = True, at_once: int = 1
 ) -> Iterator[Graded]:
-    """Execute and judge each, `at_once` at a time; in order, as they are done."""
+    """Execute and judge each, `at_once` at a time; in order, as they are done.
+
+    Of those that have the same code only the first is executed.
+    """
     stop = threading.Event()
     run = partial(sandbox.run, limits=limits, walls=walls, stop=stop)
+    running: dict[tuple[str, str], Future[Graded]] = {}
     with ThreadPoolExecutor(at_once) as pool:
         try:
-            yield from pool.map(lambda one: _grade(one, run, limits, stop), found)
+            for one in found:
+                if one.executes not in running:
+                    running[one.executes] = pool.submit(_grade, one, run, limits, stop)
+            for one in found:
+                yield _as_of(one, running[one.executes].result())
         finally:  # with Ctrl-C, what runs need not end
             stop.set()
             pool.shutdown(cancel_futures=True)
+
+
+def _as_of(one: Submission, graded: Graded) -> Graded:
+    """Return what was found about one with the same code, as found about `one`."""
+    if (graded.learner, graded.file) == (one.learner, one.path.name):
+        return graded
+    same = f"not executed again: it has the code of {graded.learner}, {graded.file}"
+    notes = (*one.notes, same)
+    return replace(graded, learner=one.learner, file=one.path.name, notes=notes, seconds=0.0)
 
 
 def _grade(one: Submission, run: Run, limits: Limits, stop: threading.Event) -> Graded:

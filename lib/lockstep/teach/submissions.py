@@ -38,14 +38,21 @@ class BadSubmission(ValueError):
 @dataclass(frozen=True)
 class Submission:
     """learner: a name of the folder. lab: "01", "" where it is not known. notebook: its text, ""
-    where `problem` says why there is none. notes: what a teacher should look at."""
+    where `problem` says why there is none. code: all that it executes; two with the same do the
+    same. notes: what a teacher should look at."""
 
     learner: str
     path: Path
     lab: str
     notebook: str = field(default="", repr=False)
+    code: str = field(default="", repr=False)
     problem: str = ""
     notes: tuple[str, ...] = ()
+
+    @property
+    def executes(self) -> tuple[str, str]:
+        """What two notebooks have in common if one of them need not be executed."""
+        return self.lab, self.code or str(self.path)
 
 
 def find(folder: Path) -> Iterator[Submission]:
@@ -64,33 +71,37 @@ def find(folder: Path) -> Iterator[Submission]:
 def _read(learner: str, path: Path) -> Submission:
     lab = ""
     try:
-        cells, text = _cells(path)
+        cells, text, code = _cells(path)
         lab = _lab(path, cells)
         if not lab:
             raise BadSubmission("it has no exercise of the course")
     except BadSubmission as error:
         return Submission(learner, path, lab, problem=str(error))
-    return Submission(learner, path, lab, text, notes=tuple(_notes(lab, cells)))
+    return Submission(learner, path, lab, text, code, notes=tuple(_notes(lab, cells)))
 
 
-def _cells(path: Path) -> tuple[dict[str, str], str]:
-    """Return the code of each cell by its id, and the file's text. Raises BadSubmission."""
+def _cells(path: Path) -> tuple[dict[str, str], str, str]:
+    """Return the code of each cell by its id, the file's text, and all that it executes.
+
+    Raises BadSubmission.
+    """
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise BadSubmission(f"it is larger than {_MOST_BYTES // 10**6} MB")
         text = path.read_text(encoding="utf-8")
         content: Any = json.loads(text)
-        found = {}
+        found, executed = {}, []
         for at, cell in enumerate(content["cells"]):
             if cell["cell_type"] == "code":
                 source = cell["source"]
                 source = source if isinstance(source, str) else "".join(source)
                 found[str(cell.get("id", at))] = source
+                executed.append((source, cell.get("metadata", {}).get("tags")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, BadSubmission):
             raise
         raise BadSubmission(f"it is not a notebook ({type(error).__name__})") from None
-    return found, text
+    return found, text, repr(executed)
 
 
 def _lab(path: Path, cells: dict[str, str]) -> str:

@@ -21,7 +21,9 @@ from ..figures.table import Table
 from .report import NO_ANSWER, Graded, Judgement
 
 _SIGNS = {PASS: "✓", TRY_AGAIN: "✗", NOT_YET: "…", NOT_JUDGED: "?", NO_ANSWER: "–"}
+_BORROWED = "⊘"
 _LEGEND = ", ".join(f"{sign} {word.lower()}" for word, sign in _SIGNS.items())
+_LEGEND += f", {_BORROWED} not counted: the course's own answer"
 _COLOURS = {PASS: DONE, TRY_AGAIN: ERROR}
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -56,7 +58,12 @@ def _share(one: Graded) -> str:
 
 
 def _signs(one: Graded) -> str:
-    return "".join(_SIGNS[verdict.verdict] for verdict in one.verdicts)
+    return "".join(map(_sign, one.verdicts))
+
+
+def _sign(verdict: Judgement) -> str:
+    passes_in_vain = verdict.verdict == PASS and not verdict.counts
+    return _BORROWED if passes_in_vain else _SIGNS[verdict.verdict]
 
 
 def _said(one: Graded) -> list[str]:
@@ -97,11 +104,12 @@ def _plain(cell: Any) -> Any:
 
 
 def _by_exercise(found: Iterable[Graded]) -> Iterable[Sequence[Any]]:
-    yield "learner", "lab", "exercise", "verdict", "passed", "mistake", "hint", "part", "file"
+    yield "learner", "lab", "exercise", "verdict", "passed", "mistake", "reason", "part", "file"
     for one in found:
         for v in one.verdicts:
             part = "further" if v.further else "core"
-            told = v.exercise, v.verdict, int(v.counts), v.mistake, v.hint, part
+            reason = v.reason or ("" if v.counts else "; ".join(one.events))
+            told = v.exercise, v.verdict, int(v.counts), v.mistake, reason, part
             yield one.learner, one.lab, *told, one.file
 
 
@@ -169,11 +177,9 @@ def _table(lab: str, found: Sequence[Graded]) -> str:
 
 
 def _cell(verdict: Judgement) -> str:
-    said = ": ".join(part for part in (verdict.verdict, verdict.mistake, verdict.hint) if part)
-    said += " (not counted: the course's own answer is in it)" if verdict.borrowed else ""
-    mistake = f" {verdict.mistake}" if verdict.mistake else ""
-    sign = _SIGNS[verdict.verdict] + (" borrowed" if verdict.borrowed else mistake)
-    colour = _COLOURS.get(verdict.verdict, GREY)
+    said = ": ".join(part for part in (verdict.verdict, verdict.mistake, verdict.reason) if part)
+    sign = f"{_sign(verdict)} {'borrowed' if verdict.borrowed else verdict.mistake}".rstrip()
+    colour = GREY if verdict.borrowed else _COLOURS.get(verdict.verdict, GREY)
     return f'<td style="color:{colour}" title="{_shown(said)}">{_shown(sign)}</td>'
 
 
