@@ -47,18 +47,48 @@ def replay(at, correlation, later=0, stream=7, rank=0):
 
 def test_nodes_are_linked_to_the_operators_that_were_captured():
     step = Slice(0, "thread 1", "ProfilerStep#3", 900, 700, Kind.STEP)
-    trace = Trace.from_slices([*CAPTURE, step, *replay(1000, 1), *replay(1200, 2, later=20)])
+    slower = [*replay(1200, 2, later=20)[:-1], ran("relu", 1290, 1320, 2)]
+    trace = Trace.from_slices([*CAPTURE, step, *replay(1000, 1), *slower])
     (graph,) = trace.replays().graphs
     assert (graph.rank, graph.replays, graph.where) == (0, 2, "ProfilerStep")
-    assert graph.lengths == (80, 80, 100)
-    assert graph.busy == (65 + 65) / 180
+    assert graph.lengths == (80, 80, 110)
+    assert graph.busy == pytest.approx((65 + 75) / 190)
     assert (graph.launch, graph.linked) == (5, "")
     assert [one.name for one in graph.nodes] == ["gemm", "Memcpy DtoD", "relu"]
     assert [one.start for one in graph.nodes] == [0, 35, 70]
-    assert [one.time for one in graph.nodes] == [30, 15, 20]
+    assert [one.time for one in graph.nodes] == [30, 15, 25]
+    assert [one.longest for one in graph.nodes] == [30, 15, 30]
     assert [one.gap for one in graph.nodes] == [0, 5, 20]  # 10 and 30
     assert [one.captured_in for one in graph.nodes] == ["aten::addmm", "aten::copy_", "aten::relu"]
-    assert graph.by_operator == {"aten::addmm": 30, "aten::relu": 20, "aten::copy_": 15}
+    assert graph.by_operator == {"aten::addmm": 30, "aten::relu": 25, "aten::copy_": 15}
+
+
+def test_calls_that_make_no_node_are_no_part_of_a_capture():
+    driver = Slice(0, "thread 1", "cuLaunchKernel", 21, 2, Kind.LAUNCH)
+    made = [
+        ran("relu", -90, -80, 9),
+        *CAPTURE[:4],
+        driver,
+        *CAPTURE[4:-2],
+        call(130, "cudaLaunchHostFunc"),
+        *CAPTURE[-2:],
+    ]
+    (graph,) = Trace.from_slices([*made, *replay(1000, 1)]).replays().graphs
+    assert [one.captured_in for one in graph.nodes] == ["aten::addmm", "aten::copy_", "aten::relu"]
+
+
+def test_nodes_of_branches_that_run_one_beside_another_idle_only_where_none_runs():
+    """A long node on one stream; on another a short one inside of it, and one after both."""
+    beside = [
+        call(0, "cudaGraphLaunch", 1),
+        ran("long", 10, 100, 1),
+        ran("short", 20, 30, 1, stream=8),
+    ]
+    trace = Trace.from_slices([*beside, ran("last", 110, 120, 1, stream=8)])
+    (graph,) = trace.replays().graphs
+    assert [(one.name, one.gap) for one in graph.nodes] == [("long", 0), ("short", 0), ("last", 10)]
+    assert graph.lengths[0] == 110
+    assert graph.busy == pytest.approx(100 / 110)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +150,8 @@ def test_graphs_are_told_apart_by_what_they_run_whatever_the_order():
 
 def test_a_trace_without_graphs_says_so():
     trace = Trace.from_slices([call(0, "cudaLaunchKernel", 1), ran("gemm", 10, 20, 1)])
-    assert str(trace.replays()) == "no graph was replayed"
+    assert str(trace.replays()).startswith("no graph was replayed\n")
+    assert "no graph was replayed" in trace.replays()._repr_mimebundle_()["text/html"]
 
 
 def test_the_recorded_graph_has_six_kernels_a_layer():

@@ -12,7 +12,8 @@ from .joins import launch_of, on_device
 from .slices import NONE, Column, Kind, Slices, TraceError, once
 
 # cudaLaunchKernelExC, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync…
-LAUNCHES = re.compile("Launch|Memcpy|Memset", re.IGNORECASE)
+# but not cudaLaunchHostFunc, which leaves nothing on the device.
+LAUNCHES = re.compile("Launch(?!HostFunc)|Memcpy|Memset", re.IGNORECASE)
 # Those whose kernels the trace must have. Memsets often leave no record, host functions none.
 _KERNELS = re.compile(r"(cu|cuda|hip)([A-Z]\w*)?Launch(?!HostFunc)")
 _CAPTURES = re.compile("(cu|cuda|hip)Stream(Begin|End)Capture")

@@ -12,7 +12,7 @@ import numpy as np
 from ...base.formatting import counted, microseconds, percent, ranks_text
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
-from ..joins import busy, called_in, launch_of, on_device, pieces
+from ..joins import called_in, grouped, launch_of, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices
 from ..unseen import LAUNCHES, capture_of, refuse_unseen
 from .wording import Answer, shortened
@@ -28,14 +28,16 @@ class Node:
     """What a graph runs at one place: a kernel, a copy or a memset. Nanoseconds, means of replays.
 
     name: in full. start: since the replay's first node began. time: of its own. gap: in which the
-    GPU idled before it, since all earlier nodes of the replay had ended. captured_in: the operator
-    that launched it during the capture, "" where none did, or where that is not known.
+    GPU idled before it, since all earlier nodes of the replay had ended. longest: its time in that
+    replay in which it took longest. captured_in: the operator that launched it during the capture,
+    "" where none did, or where that is not known.
     """
 
     name: str
     start: float
     time: float
     gap: float
+    longest: int
     captured_in: str = ""
 
 
@@ -75,10 +77,12 @@ class Replays(Answer):
     graphs: tuple[Graph, ...]
     stamp: Provenance
 
-    def __str__(self) -> str:
-        return super().__str__() if self.graphs else "no graph was replayed"
-
     def _tables(self) -> list[Table]:
+        if not self.graphs:
+            return [table("no graph was replayed", [], [], stamp=self.stamp)]
+        return [self._all(), self._inside(self.graphs[0])]
+
+    def _all(self) -> Table:
         rows = [
             [
                 *(one.rank, shortened(one.where, 40), f"{one.replays:,}", f"{len(one.nodes):,}"),
@@ -89,26 +93,28 @@ class Replays(Answer):
         ]
         columns = ["rank", "replayed in", "replays", "nodes", "length", "busy", "launching call"]
         title = "replays of graphs · lengths: median / least / most · µs"
-        first = self.graphs[0]
-        sums: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
-        for node in first.nodes:
-            for at, value in enumerate((1, node.time, node.gap)):
-                sums[node.name, node.captured_in][at] += value
-        most = sorted(sums.items(), key=lambda one: -one[1][1])[:_TOP]
-        inside = table(
-            f"a replay of rank {first.rank}, {len(most)} of {len(sums)} kinds of nodes · µs",
-            ["node", "captured in", "nodes", "time", "idle before them"],
+        return table(title, columns, rows, stamp=self.stamp, right=True)
+
+    def _inside(self, graph: Graph) -> Table:
+        kinds: dict[tuple[str, str], list[Node]] = defaultdict(list)
+        for node in graph.nodes:
+            kinds[node.name, node.captured_in].append(node)
+        most = sorted(kinds.values(), key=lambda nodes: -sum(node.time for node in nodes))[:_TOP]
+        return table(
+            f"a replay of rank {graph.rank}, {len(most)} of {len(kinds)} kinds of nodes · µs",
+            ["node", "captured in", "nodes", "time", "longest one", "idle before them"],
             [
                 [
-                    *(shortened(name, 48), shortened(operator, 32), f"{count:,.0f}"),
-                    *(microseconds(each, 2) for each in (time, gap)),
+                    *(shortened(nodes[0].name, 48), shortened(nodes[0].captured_in, 32)),
+                    *(f"{len(nodes):,}", microseconds(sum(node.time for node in nodes), 2)),
+                    microseconds(max(node.longest for node in nodes), 2),
+                    microseconds(sum(node.gap for node in nodes), 2),
                 ]
-                for (name, operator), (count, time, gap) in most
+                for nodes in most
             ],
             stamp=self.stamp,
             right=True,
         )
-        return [table(title, columns, rows, stamp=self.stamp, right=True), inside]
 
     def _notes(self) -> list[str]:
         ranks: dict[str, set[int]] = defaultdict(set)
@@ -142,60 +148,55 @@ def replays(trace: Slices) -> Replays:
 
 def _of_rank(trace: Slices, rank: int, rows: Column, calls: Column) -> list[Graph]:
     """rows: what replays ran. calls: which call replayed each."""
-    alike: dict[tuple[int, ...], list[Column]] = defaultdict(list)
-    for call in np.unique(calls).tolist():
-        own = rows[calls == call]
-        own = own[np.argsort(trace.start[own], kind="stable")]
-        alike[tuple(sorted(trace.name[own].tolist()))].append(own)
+    began = np.argsort(trace.start[rows], kind="stable")
+    rows, calls = rows[began], calls[began]
+    alike: dict[bytes, tuple[list[int], list[Column]]] = defaultdict(lambda: ([], []))
+    for call, places in grouped(calls):
+        of_graph, ran = alike[np.sort(trace.name[rows[places]]).tobytes()]
+        of_graph.append(call)
+        ran.append(rows[places])
     captures = list(_captures(trace, rank))
-    graphs = [_graph(trace, rank, own, captures) for own in alike.values()]
+    graphs = [
+        _graph(trace, rank, np.array(of_graph), np.array(ran), captures)
+        for of_graph, ran in alike.values()
+    ]
     return sorted(graphs, key=lambda one: -one.replays * one.lengths[0])
 
 
-def _graph(trace: Slices, rank: int, replays: list[Column], captures: list[Column]) -> Graph:
-    calls = np.array([launch_of(trace, own[:1])[0] for own in replays])
-    around = called_in(trace, calls, np.isin(trace.kind, _AROUND))
-    lengths = np.array([_length(trace, own) for own in replays])
-    together = sum(busy(trace, own).total for own in replays)
-    operators, why = _captured(trace, replays[0], captures)
+def _graph(trace: Slices, rank: int, calls: Column, ran: Column, captures: list[Column]) -> Graph:
+    """ran: the rows of each replay by their start, replays × nodes."""
+    around = called_in(trace, calls[:1], np.isin(trace.kind, _AROUND))[0]
+    times = trace.duration[ran]
+    begins = trace.start[ran] - trace.start[ran[:, :1]]
+    ended = np.maximum.accumulate(begins + times, axis=1)
+    gaps = np.zeros_like(times)
+    gaps[:, 1:] = (begins[:, 1:] - ended[:, :-1]).clip(0)
+    lengths = ended[:, -1]
+    operators, why = _captured(trace, ran[0], captures)
     return Graph(
         rank,
-        len(replays),
-        _nodes(trace, replays, operators),
+        len(calls),
+        tuple(_nodes(trace, ran, (begins, times, gaps), operators)),
         (int(np.quantile(lengths, 0.5, method="lower")), int(lengths.min()), int(lengths.max())),
-        together / max(1, int(lengths.sum())),
+        1 - int(gaps.sum()) / max(1, int(lengths.sum())),
         float(trace.duration[calls].mean()),
-        "" if around[0] == NONE else _STEP.sub("", trace.names[trace.name[around[0]]]),
+        "" if around == NONE else _STEP.sub("", trace.names[trace.name[around]]),
         why,
     )
 
 
-def _length(trace: Slices, own: Column) -> int:
-    return int(trace.end[own].max() - trace.start[own[0]])
-
-
-def _nodes(trace: Slices, replays: list[Column], operators: Sequence[str]) -> tuple[Node, ...]:
-    """Means over replays, whose nodes stand in the order in which they began."""
-    times: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
-    for own in replays:
-        seen: Counter[int] = Counter()
-        began, end = trace.start[own], trace.end[own]
-        ended = np.maximum.accumulate(np.concatenate((began[:1], end[:-1])))
-        for name, *each in zip(
-            trace.name[own].tolist(),
-            (began - began[0]).tolist(),
-            (end - began).tolist(),
-            (began - ended).clip(0).tolist(),
-            strict=True,
-        ):
-            times[name, seen[name]].append((each[0], each[1], each[2]))
-            seen[name] += 1
-    # Of the first replay, whose nodes are linked, the keys stand in the order of its nodes.
-    nodes = []
-    for ((name, _), each), operator in zip(times.items(), operators, strict=True):
-        start, time, gap = np.mean(each, axis=0).tolist()
-        nodes.append(Node(trace.names[name], start, time, gap, operator))
-    return tuple(sorted(nodes, key=lambda one: one.start))
+def _nodes(
+    trace: Slices, ran: Column, measured: Sequence[Column], operators: Sequence[str]
+) -> Iterator[Node]:
+    """ran, and begins, times and gaps: replays × nodes. operators: of the first replay's nodes."""
+    alike = np.argsort(trace.name[ran], axis=1, kind="stable")  # the n-th of a name in a column
+    begins, times, gaps = (np.take_along_axis(each, alike, axis=1) for each in measured)
+    means = np.stack([each.mean(axis=0) for each in (begins, times, gaps)], axis=1)
+    for at in np.argsort(means[:, 0], kind="stable").tolist():
+        first = alike[0, at]
+        name = trace.names[trace.name[ran[0, first]]]
+        begin, time, gap = means[at].tolist()
+        yield Node(name, begin, time, gap, int(times[:, at].max()), operators[first])
 
 
 # ── Where it was captured ────────────────────────────────────────────────────────────────────
@@ -208,7 +209,16 @@ def _captures(trace: Slices, rank: int) -> Iterator[Column]:
     launching = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
     captured = capture_of(trace, every)
     for number in np.unique(captured[captured != NONE]).tolist():
-        yield every[(captured == number) & launching[trace.name[every]]]
+        yield _outermost(trace, every[(captured == number) & launching[trace.name[every]]])
+
+
+def _outermost(trace: Slices, calls: Column) -> Column:
+    """Without those inside of another one of their thread, as the driver's are in the runtime's."""
+    inside = np.zeros(len(calls), bool)
+    for _, here in grouped(trace.lane[calls]):
+        start, end = trace.start[calls[here]], trace.end[calls[here]]
+        inside[here[1:]] = start[1:] < np.maximum.accumulate(end)[:-1]
+    return calls[~inside]
 
 
 def _captured(trace: Slices, own: Column, captures: list[Column]) -> tuple[list[str], str]:
