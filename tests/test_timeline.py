@@ -640,8 +640,9 @@ def test_the_search_zooms_to_the_match(opened: Opened) -> None:
     begin, end = float(data["from"]), float(data["to"])
     assert (begin, end) != (0, 4000) or end - begin == 4000
     assert "gemm" in opened.text(".ls-said")
-    opened.page.keyboard.press("Control+a")
-    opened.page.keyboard.type("cudaLaunch")
+    opened.canvas.focus()
+    press("/")
+    opened.page.keyboard.type("cudaLaunch")  # instead of the old query
     press("Enter")
     data = opened.data()
     begin, end = float(data["from"]), float(data["to"])
@@ -649,6 +650,41 @@ def test_the_search_zooms_to_the_match(opened: Opened) -> None:
     press("Escape")
     press("Home")
     press("Escape")
+
+
+def test_f_fits_what_is_selected(opened: Opened) -> None:
+    opened.page.mouse.click(*opened.find("gemm<float>"))
+    opened.page.keyboard.press("f")
+    data = opened.data()
+    begin, end = float(data["from"]), float(data["to"])
+    assert begin <= 500 and end >= 2500 and end - begin < 1.1 * 2000
+    opened.page.keyboard.press("Home")
+    opened.page.keyboard.press("Escape")
+
+
+def test_a_block_that_communicates_names_its_collective(opened: Opened) -> None:
+    names = {name: opened.find(name) for name in (LOOKS[HIDDEN].label, LOOKS[EXPOSED].label)}
+    for place in names.values():
+        opened.page.mouse.move(*place)
+        assert opened.text(".ls-tip").split("\n")[-1] == "by all_reduce (stream 20)"
+    opened.page.mouse.click(*names[LOOKS[EXPOSED].label])
+    assert opened.text(".ls-said").startswith("ncclAllReduce")
+    assert opened.data()["lit"] == "3"
+    opened.page.mouse.click(*opened.find(LOOKS[COMPUTES].label))
+    assert opened.text(".ls-said").startswith(LOOKS[COMPUTES].label)
+    opened.page.keyboard.press("Escape")
+
+
+def test_help_is_in_reach_whatever_is_selected(opened: Opened) -> None:
+    opened.page.mouse.click(*opened.find("gemm<float>"))
+    help_text = opened.page.locator(".ls-help")
+    assert not help_text.is_visible()
+    opened.page.keyboard.press("?")
+    assert "F fits the selection" in help_text.inner_text()
+    opened.page.get_by_role("button", name="keys and mouse", expanded=True).click()
+    assert not help_text.is_visible()
+    opened.canvas.focus()
+    opened.page.keyboard.press("Escape")
 
 
 def test_the_theme_is_the_systems_and_jupyterlabs(opened: Opened) -> None:

@@ -2,7 +2,7 @@
 
 import { make } from "./nodes.js";
 import { bisect, bisectOn, busy } from "./rows.js";
-import { communicationOf, knownOf, membersOf, nameOf, rowOf } from "./scene.js";
+import { communicationIn, communicationOf, knownOf, membersOf, nameOf, operationOf, rowOf } from "./scene.js";
 import { bytesInWords, inWords, percent, ranksInWords } from "./words.js";
 
 // ── In words ─────────────────────────────────────────────────────────────────────────────────
@@ -17,6 +17,8 @@ export function wordsOf(scene, i) {
     `${part ? `${part} · ` : ""}rank ${row.rank}${where} · ${head.kinds[columns.kind[i]].label}`,
     `starts at ${inWords(columns.start[i])}, lasts ${inWords(columns.duration[i])}`,
   ];
+  const inside = communicationIn(scene, i);
+  if (inside >= 0) lines.push(`by ${operationOf(scene, inside)} (${rowOf(scene, inside).lane})`);
   const known = knownOf(scene, i);
   if (known) lines.push(...messageInWords(known, columns.duration[i]));
   if (communicationOf(scene, i) >= 0) lines.push(...waitInWords(scene, i));

@@ -3,12 +3,11 @@
 
 import { drawAxis } from "./axis.js";
 import { css, fill, isLight, mix, rgb, word } from "./colours.js";
-import { rowHeight } from "./lines.js";
+import { pathHeight, rowHeight } from "./lines.js";
 import { drawPath, drawRange, drawSelected } from "./marks.js";
 import { walk } from "./rows.js";
-import { knownOf, nameOf } from "./scene.js";
+import { communicationIn, operationOf, rowOf } from "./scene.js";
 import { isMatch, matchesOf } from "./search.js";
-import { shortName } from "./words.js";
 
 export function draw(timeline) {
   const begun = performance.now();
@@ -25,8 +24,8 @@ export function draw(timeline) {
   context.putImageData(data, 0, 0);
   context.save();
   context.scale(ratio, ratio);
-  drawNames(timeline, context, texts);
   drawPath(timeline, context, scroll);
+  drawNames(timeline, context, texts);
   drawSelected(timeline, context, scroll);
   drawRange(timeline, context);
   context.restore();
@@ -52,7 +51,8 @@ function saySo({ scene, view, el, nodes: { root } }, begun) {
 
 // image: {pixels, stride, height, ratio}. Returns the slices that have room for a name.
 function drawLines(timeline, image, scroll) {
-  const { lines, shown, search, ratio } = timeline;
+  const { scene, lines, shown, search, ratio, enlarged } = timeline;
+  const below = pathHeight(scene) * enlarged * ratio; // names
   const texts = [];
   for (const line of lines) {
     if (line.y >= scroll + shown || line.y + line.h <= scroll) continue;
@@ -61,7 +61,7 @@ function drawLines(timeline, image, scroll) {
     if (!line.row) continue;
     const { row } = line;
     const place = { top: top + ratio, bottom: bottom - ratio };
-    const name = row.lane && ((i, x0, x1) => texts.push({ i: row.first + i, x0, x1, top, bottom }));
+    const name = (i, x0, x1) => texts.push({ i: row.first + i, x0, x1, top, bottom: bottom - below });
     drawRow(timeline, image, row.draw, place, search.isIn ? "dim" : "full", name);
     if (search.isIn) drawRow(timeline, image, matchesOf(timeline, row), place, "full", null);
   }
@@ -123,14 +123,15 @@ function drawNames(timeline, context, texts) {
   context.textBaseline = "middle";
   const one = context.measureText("n").width;
   for (const { i, x0, x1, top, bottom } of texts.slice(0, 600)) {
-    const name = knownOf(scene, i)?.operation || shortName(nameOf(scene, i));
+    const named = rowOf(scene, i).lane ? i : communicationIn(scene, i);
+    const name = named < 0 ? "" : operationOf(scene, named);
     const { text, wide } = shortened(context, name, (x1 - x0) / ratio - 6, one);
     if (!text) continue;
     const kind = scene.columns.kind[i];
     const isDim = search.isIn && !isMatch(timeline, i);
     const x = x0 / ratio + 3;
     const colour = isDim ? mix(tiles[kind].colour, rgb(colours.paper), 0.78) : tiles[kind].colour;
-    if (scene.head.kinds[kind].pattern) {
+    if (scene.head.kinds[kind].pattern || scene.head.path.length) {
       context.fillStyle = css(colour);
       context.fillRect(x - 2, top / ratio + 1, wide + 4, (bottom - top) / ratio - 2);
     }

@@ -5,7 +5,7 @@ import { searchFor } from "./search.js";
 import { pan, showAll, zoom } from "./view.js";
 
 function keysOf(timeline) {
-  const { body, tip, field } = timeline.nodes;
+  const { body, tip, field, asks } = timeline.nodes;
   return {
     ArrowLeft: () => pan(timeline, -0.15),
     ArrowRight: () => pan(timeline, 0.15),
@@ -25,7 +25,8 @@ function keysOf(timeline) {
       tip.hidden = true;
       select(timeline, -1);
     },
-    "/": () => field.focus(),
+    "?": () => asks.click(),
+    "/": () => field.select(), // what is typed replaces the old query
     Enter: () => goToMatch(timeline, 1),
   };
 }

@@ -11,7 +11,10 @@ const quietKey = (row) => `${rankKey(row)} quiet`;
 const threadsKey = (row) => `${rankKey(row)} threads`;
 const laneKey = (row) => `${rankKey(row)} ${row.lane}`;
 
-export const rowHeight = ({ rows }) => (rows.length <= 14 ? 26 : rows.length <= 40 ? 17 : 14);
+// Of a row, what the critical path's line has below the names.
+export const pathHeight = ({ head }) => (head.path.length ? 4 : 0);
+export const rowHeight = (scene) =>
+  pathHeight(scene) + (scene.rows.length <= 14 ? 26 : scene.rows.length <= 40 ? 17 : 14);
 
 // So that all ranks are seen at once: deep call stacks are folded first, then lanes of threads in
 // which next to nothing happens, then all of threads, then all but each rank's first line.

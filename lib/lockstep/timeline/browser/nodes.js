@@ -11,10 +11,13 @@ export const isNarrow = (root, enlarged) => root.clientWidth < 600 * enlarged;
 export const leftOf = (root, enlarged) =>
   isNarrow(root, enlarged) ? Math.min(116 * enlarged, 0.4 * root.clientWidth) : 168 * enlarged;
 
-export const HELP =
+export const MOUSE =
+  "Click a slice, or hover. Click the picture, or hold Ctrl, to zoom with the wheel; drag over a range of " +
+  "time, Shift and drag to pan; double-click shows all.";
+const KEYS =
   "Arrow keys pan and scroll, + and − zoom, and so do W A S D; Home shows all, / searches, Enter goes to the " +
   "next match. Shift and arrow keys go from slice to slice, R reports on the visible range, " +
-  "F zooms to the selection, Escape clears it.";
+  "F fits the selection, Escape clears it, ? shows this.";
 
 const STYLE = `
 .lockstep-timeline{--ink:#1a1a1a;--muted:#5c5c5c;--line:#d8d8d8;--paper:#fff;--soft:#f4f4f4;
@@ -54,6 +57,7 @@ const STYLE = `
   overflow-wrap:anywhere;box-shadow:0 1px 4px #0006}
 .lockstep-timeline .ls-tip div:first-child,.lockstep-timeline .ls-said div:first-child{
   font-weight:600;max-height:4.2em;overflow:hidden}
+.lockstep-timeline .ls-help p{margin:0 0 4px}
 .lockstep-timeline .ls-said{padding:4px 0;min-height:3.4em;overflow-wrap:anywhere}
 .lockstep-timeline .ls-range{overflow-x:auto}
 .lockstep-timeline .ls-range th,.lockstep-timeline .ls-range td{padding:0 12px 0 0;text-align:right;
@@ -87,15 +91,19 @@ export function makeNodes(head) {
   const zoomOut = makeButton("−", "zoom out");
   const all = makeButton("all", "show all");
   const title = make("span", { className: "ls-title", textContent: head.title });
-  const buttons = make("span", { className: "ls-buttons" }, zoomIn, zoomOut, all);
+  const asks = makeButton("?", "keys and mouse");
+  asks.setAttribute("aria-expanded", "false");
+  const buttons = make("span", { className: "ls-buttons" }, zoomIn, zoomOut, all, asks);
   const bar = make("div", { className: "ls-bar" }, title, field, found, buttons);
+  const help = make("div", { className: "ls-help", hidden: true });
+  help.append(...[MOUSE, KEYS].map((textContent) => make("p", { textContent })));
 
   const axis = make("canvas", { className: "ls-axis" });
   axis.setAttribute("aria-hidden", "true");
   const labels = make("div", { className: "ls-labels" });
   const canvas = make("canvas", { className: "ls-rows", tabIndex: 0, role: "application" });
   canvas.setAttribute("aria-roledescription", "timeline");
-  canvas.setAttribute("aria-label", `${head.alt} ${HELP}`);
+  canvas.setAttribute("aria-label", `${head.alt} ${KEYS}`);
   const body = make("div", { className: "ls-body" }, labels, canvas);
 
   const said = make("div", { className: "ls-said", role: "status" });
@@ -107,10 +115,13 @@ export function makeNodes(head) {
     "div",
     { className: "lockstep-timeline" },
     make("style", { textContent: STYLE }),
-    ...[bar, axis, body, said, legend, foot, tip],
+    ...[bar, help, axis, body, said, legend, foot, tip],
     make("div", { className: "ls-unseen" }, makeTable(head)),
   );
-  return { root, field, found, zoomIn, zoomOut, all, axis, labels, canvas, body, said, legend, tip };
+  return {
+    ...{ root, field, found, zoomIn, zoomOut, all, asks, help },
+    ...{ axis, labels, canvas, body, said, legend, tip },
+  };
 }
 
 function makeButton(text, label) {

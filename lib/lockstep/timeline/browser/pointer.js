@@ -1,15 +1,21 @@
 // Wheel, pointer and the buttons that zoom.
 
 import { hover, sliceAt } from "./details.js";
+import { meantBy } from "./scene.js";
 import { select, selectRange } from "./selection.js";
 import { pan, show, showAll, timeOf, zoom } from "./view.js";
 
 export function listenToButtons(timeline) {
   const { signal } = timeline;
-  const { zoomIn, zoomOut, all } = timeline.nodes;
+  const { zoomIn, zoomOut, all, asks, help } = timeline.nodes;
   zoomIn.addEventListener("click", () => zoom(timeline, 0.5), { signal });
   zoomOut.addEventListener("click", () => zoom(timeline, 2), { signal });
   all.addEventListener("click", () => showAll(timeline), { signal });
+  const toggle = () => {
+    help.hidden = !help.hidden;
+    asks.setAttribute("aria-expanded", String(!help.hidden));
+  };
+  asks.addEventListener("click", toggle, { signal });
 }
 
 export function listenToWheel(timeline) {
@@ -60,7 +66,7 @@ export function listenToPointer(timeline) {
   });
   listen("pointerup", (event) => {
     canvas.style.cursor = "";
-    if (drag && !drag.moved) select(timeline, sliceAt(timeline, event)?.i ?? -1);
+    if (drag && !drag.moved) select(timeline, meantBy(timeline.scene, sliceAt(timeline, event)?.i ?? -1));
     drag = null;
   });
   listen("pointercancel", () => (drag = null));

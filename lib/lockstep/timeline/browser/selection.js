@@ -1,9 +1,9 @@
 // The selected slice, what belongs to it, and the way from slice to slice.
 
 import { wordsOf } from "./details.js";
-import { HELP, make } from "./nodes.js";
+import { make, MOUSE } from "./nodes.js";
 import { bisect, busy } from "./rows.js";
-import { endOf, launchesOf, membersOf, nameOf, rowOf } from "./scene.js";
+import { launchesOf, membersOf, nameOf, rowOf } from "./scene.js";
 import { isMatch } from "./search.js";
 import { bringIntoView, show, zoomTo } from "./view.js";
 import { count, inWords, percent } from "./words.js";
@@ -47,10 +47,9 @@ export function sayHelp({ scene, nodes }) {
     nodes.said.replaceChildren(make("div", { textContent: text }));
     return;
   }
-  const first = "Click a slice, or hover. Click the picture, or hold Ctrl, to zoom with the wheel; drag over a range of time, Shift and drag to pan.";
   nodes.said.replaceChildren(
     make("div", { textContent: "" }),
-    make("div", { className: "ls-muted", textContent: `${first} ${HELP}` }),
+    make("div", { className: "ls-muted", textContent: `${MOUSE} ? shows all keys.` }),
   );
 }
 
@@ -115,9 +114,15 @@ export function otherRow(timeline, step) {
 }
 
 export function zoomToSelected(timeline) {
-  const { view, scene } = timeline;
+  const { view } = timeline;
   if (view.range) show(timeline, ...view.range);
-  else if (view.selected >= 0) zoomTo(timeline, scene.columns.start[view.selected], endOf(scene, view.selected));
+  else if (view.selected >= 0) zoomTo(timeline, view.selected, 0.02);
+}
+
+// With enough around it to see where one is.
+export function visit(timeline, i) {
+  goTo(timeline, i);
+  zoomTo(timeline, i, 1.5);
 }
 
 export function goToMatch(timeline, step) {
@@ -125,9 +130,6 @@ export function goToMatch(timeline, step) {
   if (!search.isIn) return;
   for (let k = 1; k <= scene.total; k++) {
     const i = (((view.selected + step * k) % scene.total) + scene.total) % scene.total;
-    if (isMatch(timeline, i)) {
-      goTo(timeline, i);
-      return zoomToSelected(timeline);
-    }
+    if (isMatch(timeline, i)) return visit(timeline, i);
   }
 }
