@@ -604,9 +604,11 @@ def test_a_dragged_range_has_its_statistics(opened: Opened) -> None:
     opened.page.mouse.up()
     begin, end = map(float, opened.data()["range"].split())
     assert (begin, end) == pytest.approx((2050, 3050), abs=6)
-    rows = opened.page.locator(".ls-range tr").all_inner_texts()
-    assert rows[0].split("\t")[1:] == [LOOKS[one].label for one in (COMPUTES, HIDDEN, EXPOSED)]
-    shares = [[float(cell.split()[0]) for cell in row.split("\t")[1:]] for row in rows[1:]]
+    ranks = opened.page.locator(".ls-range").first
+    rows = [row.split("\t") for row in ranks.locator("tr").all_inner_texts()]
+    kinds = [LOOKS[one].label for one in (COMPUTES, HIDDEN, EXPOSED)]
+    assert rows[0] == ["rank", *kinds, "waits for others", "others wait for it"]
+    shares = [[float(cell.split()[0]) for cell in row[1:4]] for row in rows[1:]]
     # Rank 0 communicates all the time, and computes until 2.5 µs; rank 1 begins at 2.3.
     assert shares[0] == pytest.approx([0, 45, 55], abs=1)
     assert shares[1] == pytest.approx([25, 20, 55], abs=1)
@@ -891,6 +893,103 @@ def test_a_critical_path_is_drawn_on_its_rows(
     assert pictures[0] != pictures[1]
     with pytest.raises(TraceError, match=r"the critical path is on rank \d, which is not drawn"):
         Timeline(trace, ranks=[1 - path.segments[0].rank], path=path)
+
+
+LATE = (1, 2, 0)  # in each step, the rank that computes longest
+
+
+def training() -> Trace:
+    """Three steps: all_reduces are exposed longest in all, one all_gather is the longest."""
+    slices = []
+    for rank in range(3):
+        for step, late in enumerate(LATE):
+            begin = 20_000 * step
+            lasts = 6000 if rank == late else 4000
+            slices += [
+                Slice(rank, "main", f"step {step}", begin, 19_000, Kind.STEP),
+                Slice(rank, "stream 7", "gemm", begin + 500, lasts, Kind.COMPUTE, 7),
+                communication(rank, "all_reduce", begin + 500 + lasts, begin + 8000),
+            ]
+        slices.append(communication(rank, "all_gather", 50_000 - 1000 * (rank == 2), 55_000))
+    return Trace.from_slices(slices, stamp=MODEL)
+
+
+def communication(rank: int, name: str, start: int, end: int) -> Slice:
+    known = Collective(name, "dp", (0, 1, 2), 4096, 4096, "float32")
+    kind = Kind.COMMUNICATION
+    return Slice(rank, "stream 20", name, start, end - start, kind, 20, collective=known)
+
+
+class User:
+    """Someone at a page with a timeline, who must find something by few actions."""
+
+    def __init__(self, opened: Opened):
+        self.opened = opened
+        self.actions = 0
+
+    def click(self, name: str) -> None:
+        self.actions += 1
+        self.opened.page.get_by_role("button", name=name).first.click()
+
+    def click_slice(self, name: str, rank: int) -> None:
+        self.actions += 1
+        self.opened.page.mouse.click(*self.opened.find(name, rank))
+
+    def table(self, number: int) -> list[list[str]]:
+        rows = self.opened.page.locator(".ls-range").nth(number).locator("tr").all_inner_texts()
+        return [row.split("\t") for row in rows]
+
+    def starts_again(self) -> None:
+        assert self.actions <= 3
+        self.actions = 0
+        self.opened.canvas.focus()
+        for key in ("Escape", "Home"):
+            self.opened.page.keyboard.press(key)
+
+
+def test_five_tasks_take_three_actions_at_most(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    found = Opened(context, tmp_path / "training.html", page(training()))
+    user = User(found)
+
+    # The longest exposed collective.
+    user.click("report on what is seen")
+    names = [row[0] for row in user.table(1)[1:]]
+    assert names[:2] == ["all_reduce", "all_gather"]  # by exposed time
+    user.click("longest exposed")
+    assert user.table(1)[1] == ["all_gather", "3", "16 µs", "16 µs", "6 µs"]
+    user.click("all_gather")
+    assert found.text(".ls-said").startswith("all_gather\nrank 2 ")
+    assert "lasts 6 µs" in found.text(".ls-said")
+    data = found.data()
+    assert (data["from"], data["to"]) == ("35000", "59000")  # with its surroundings
+    user.starts_again()
+    assert found.page.locator(".ls-range").count() == 0
+
+    # The rank that is late in a step: others wait for it, 2 µs each.
+    for step, late in enumerate(LATE[:2]):
+        user.click(f"step {step}: show it")
+        waits = {row[0]: row[-2:] for row in user.table(0)[1:]}
+        assert waits.pop(f"rank {late}") == ["0 ns", "4 µs"]
+        assert list(waits.values()) == [["2 µs", "0 ns"]] * 2
+        user.starts_again()
+
+    # What a rank waits in a collective.
+    user.click_slice("exposed communication", 0)
+    assert "waits 2 µs for rank 1, which came last" in found.text(".ls-said")
+    user.starts_again()
+
+    # A step.
+    user.click("step 1: show it")
+    assert (found.data()["from"], found.data()["to"]) == ("20000", "39000")
+    assert {row[0]: row[1] for row in user.table(1)[1:]} == {
+        "all_reduce": "3",
+        "gemm": "3",
+        "step 1": "3",
+    }
+    user.starts_again()
+    assert found.problems == []
 
 
 def test_messages_look_other_than_collectives() -> None:

@@ -1,6 +1,7 @@
 // Keys of the picture and of the search field.
 
-import { goTo, goToMatch, neighbour, otherRow, select, selectRange, zoomToSelected } from "./selection.js";
+import { reportRange } from "./report.js";
+import { goTo, goToMatch, neighbour, otherRow, select, zoomToSelected } from "./selection.js";
 import { searchFor } from "./search.js";
 import { pan, showAll, zoom } from "./view.js";
 
@@ -18,7 +19,7 @@ function keysOf(timeline) {
     s: () => zoom(timeline, 1 / 0.6),
     a: () => pan(timeline, -0.15),
     d: () => pan(timeline, 0.15),
-    r: () => selectRange(timeline, timeline.view.t0, timeline.view.t1),
+    r: () => reportRange(timeline, timeline.view.t0, timeline.view.t1),
     f: () => zoomToSelected(timeline),
     Home: () => showAll(timeline),
     Escape: () => {

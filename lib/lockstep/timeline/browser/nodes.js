@@ -59,7 +59,14 @@ const STYLE = `
   font-weight:600;max-height:4.2em;overflow:hidden}
 .lockstep-timeline .ls-help p{margin:0 0 4px}
 .lockstep-timeline .ls-said{padding:4px 0;min-height:3.4em;overflow-wrap:anywhere}
-.lockstep-timeline .ls-range{overflow-x:auto}
+.lockstep-timeline .ls-steps{display:flex;gap:4px;overflow-x:auto;padding:2px 0 6px}
+.lockstep-timeline .ls-steps button{flex:none}
+.lockstep-timeline .ls-range{overflow:auto;max-height:24em;margin-bottom:6px}
+.lockstep-timeline .ls-range th button{padding:0 4px}
+.lockstep-timeline .ls-range [aria-sort] button{border-color:var(--ink);font-weight:600}
+.lockstep-timeline .ls-range .ls-name{max-width:36em;padding:0;border:0;background:none;
+  overflow:hidden;text-overflow:ellipsis;white-space:nowrap;text-decoration:underline;text-align:left}
+.lockstep-timeline.ls-narrow .ls-range .ls-name{max-width:13em}
 .lockstep-timeline .ls-range th,.lockstep-timeline .ls-range td{padding:0 12px 0 0;text-align:right;
   font-variant-numeric:tabular-nums;font-weight:400}
 .lockstep-timeline .ls-range :first-child{text-align:left}
@@ -90,13 +97,17 @@ export function makeNodes(head) {
   const zoomIn = makeButton("+", "zoom in");
   const zoomOut = makeButton("−", "zoom out");
   const all = makeButton("all", "show all");
+  const report = makeButton("report", "report on what is seen");
   const title = make("span", { className: "ls-title", textContent: head.title });
   const asks = makeButton("?", "keys and mouse");
   asks.setAttribute("aria-expanded", "false");
-  const buttons = make("span", { className: "ls-buttons" }, zoomIn, zoomOut, all, asks);
+  const buttons = make("span", { className: "ls-buttons" }, zoomIn, zoomOut, all, report, asks);
   const bar = make("div", { className: "ls-bar" }, title, field, found, buttons);
   const help = make("div", { className: "ls-help", hidden: true });
   help.append(...[MOUSE, KEYS].map((textContent) => make("p", { textContent })));
+
+  const steps = make("div", { className: "ls-steps", hidden: !head.steps.length });
+  steps.append(...head.steps.map(makeStep));
 
   const axis = make("canvas", { className: "ls-axis" });
   axis.setAttribute("aria-hidden", "true");
@@ -107,6 +118,7 @@ export function makeNodes(head) {
   const body = make("div", { className: "ls-body" }, labels, canvas);
 
   const said = make("div", { className: "ls-said", role: "status" });
+  const list = make("div", { className: "ls-list" });
   const legend = make("div", { className: "ls-legend" });
   const stamp = make("span", { className: "ls-stamp", textContent: head.stamp });
   const foot = make("div", { className: "ls-foot ls-muted" }, stamp);
@@ -115,18 +127,24 @@ export function makeNodes(head) {
     "div",
     { className: "lockstep-timeline" },
     make("style", { textContent: STYLE }),
-    ...[bar, help, axis, body, said, legend, foot, tip],
+    ...[bar, help, steps, axis, body, said, list, legend, foot, tip],
     make("div", { className: "ls-unseen" }, makeTable(head)),
   );
   return {
-    ...{ root, field, found, zoomIn, zoomOut, all, asks, help },
-    ...{ axis, labels, canvas, body, said, legend, tip },
+    ...{ root, field, found, zoomIn, zoomOut, all, report, asks, help, steps },
+    ...{ axis, labels, canvas, body, said, list, legend, tip },
   };
 }
 
 function makeButton(text, label) {
   const node = make("button", { type: "button", textContent: text, title: label });
   node.setAttribute("aria-label", label);
+  return node;
+}
+
+function makeStep({ label }, at) {
+  const node = makeButton(label, `${label}: show it, and report on it`);
+  node.dataset.at = at;
   return node;
 }
 
