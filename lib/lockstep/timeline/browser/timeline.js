@@ -1,6 +1,7 @@
 // A scene shown in a node of a page: its state in one object, which every function is given.
 
 import { draw } from "./draw.js";
+import { listenToExports } from "./export.js";
 import { listenToField, listenToKeys } from "./keyboard.js";
 import { layOut, listenToLabels } from "./lines.js";
 import { enlargedOf, isNarrow, leftOf, makeNodes } from "./nodes.js";
@@ -41,6 +42,7 @@ export function mount(el, scene, earlier) {
   };
   timeline.redraw = onceAFrame(timeline);
   listenToButtons(timeline);
+  listenToExports(timeline);
   listenToField(timeline);
   listenToLabels(timeline);
   listenToKeys(timeline);
