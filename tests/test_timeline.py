@@ -1068,7 +1068,8 @@ def test_perfetto_opens_what_it_is_handed_and_nothing_is_asked_for_before_the_cl
         asked.append(route.request.url)
         name = urlsplit(route.request.url).path.strip("/") or "index.html"
         file = PERFETTO / name
-        route.fulfill(path=file) if file.is_file() else route.abort()
+        is_wanted = file.is_file() and name != "service_worker.js"  # it would fetch all the rest
+        route.fulfill(path=file) if is_wanted else route.abort()
 
     found = Opened(context, tmp_path / "handed.html", page(training()))
     context.route(re.compile("^https?:"), serve)
@@ -1077,8 +1078,14 @@ def test_perfetto_opens_what_it_is_handed_and_nothing_is_asked_for_before_the_cl
     with found.page.expect_popup() as popup:
         found.page.get_by_role("button", name="Open ui.perfetto.dev").click()
     tab = popup.value
+    found.page.get_by_text("Perfetto has the slices").wait_for(timeout=60_000)
+    tab.get_by_role("button", name="Yes").click()  # it trusts whoever the user does
     tab.wait_for_function("() => window.app?.trace && !window.app.isLoadingTrace")
-    found.page.get_by_text("Perfetto has the slices").wait_for()
+    count = (
+        "async () => (await app.trace.engine.query('select count() as n from slice'))"
+        ".firstRow({n: 0}).n"
+    )
+    assert tab.evaluate(count) == len(training())
     context.unroute_all()
     tab.close()
     found.page.close()
