@@ -694,6 +694,61 @@ def test_help_is_in_reach_whatever_is_selected(opened: Opened) -> None:
     opened.page.keyboard.press("Escape")
 
 
+def test_what_the_legend_hides_leaves_the_lanes(opened: Opened) -> None:
+    lanes = opened.page.locator(".ls-lane")
+    compute, launch = (
+        opened.page.locator(".ls-legend").get_by_role("button", name=name, exact=True)
+        for name in ("compute", "launch")
+    )
+    x, y = opened.find("gemm<float>")
+    all_lanes = lanes.count()
+    compute.click()  # nothing else is in its lanes
+    assert compute.get_attribute("aria-pressed") == "false"
+    assert lanes.count() == all_lanes - 3
+    opened.page.mouse.move(x, y)
+    assert not opened.page.locator(".ls-tip").is_visible()
+    launch.click()
+    height = opened.page.locator(".ls-body").bounding_box()
+    launch.click()
+    taller = opened.page.locator(".ls-body").bounding_box()
+    assert height is not None and taller is not None and height["height"] < taller["height"]
+    opened.canvas.focus()
+    opened.page.keyboard.press("/")
+    opened.page.keyboard.type("gemm")
+    opened.page.keyboard.press("Enter")  # what one goes to is shown again
+    assert compute.get_attribute("aria-pressed") == "true"
+    assert lanes.count() == all_lanes
+    for key in ("Escape", "Home", "Escape"):
+        opened.page.keyboard.press(key)
+
+
+def test_a_hidden_kind_is_not_drawn_where_others_are(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    kinds = (Kind.COMPUTE, Kind.COPY)
+    slices = [Slice(0, "stream 7", "x", 20 * n, 20, kinds[n % 2], 7) for n in range(2)]
+    slices += [
+        Slice(0, "stream 7", "x", 100 + n, 1, kinds[n % 2], 7) for n in range(9_900)
+    ]  # narrower than a pixel
+    found = Opened(context, tmp_path / "hidden.html", page(Trace.from_slices(slices, stamp=MODEL)))
+
+    def green() -> int:
+        found.data()
+        return found.page.evaluate(
+            "() => { const canvas = document.querySelector('.ls-rows');"
+            "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);"
+            "return new Uint32Array(data.data.buffer).filter(one => one === 0xff739e00).length; }"
+        )
+
+    assert green() > 1000
+    found.page.get_by_role("button", name="copy", exact=True).click()
+    assert green() == 0
+    found.page.keyboard.press("Enter")
+    assert green() > 1000
+    assert found.problems == []
+    found.page.close()
+
+
 def test_the_theme_is_the_systems_and_jupyterlabs(opened: Opened) -> None:
     corner = (
         "() => [...document.querySelector('.ls-rows').getContext('2d')"

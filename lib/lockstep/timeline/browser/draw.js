@@ -76,6 +76,7 @@ function drawRow({ view, tiles, enlarged }, image, row, { top, bottom }, tone, n
   const [y0, y1] = [Math.max(top, 0), Math.min(bottom, image.height)];
   if (y1 <= y0) return;
   const cover = walk(row, view.t0, per, W, (i) => {
+    if (view.hidden.has(row.kind[i])) return;
     const xa = X(row.start[i]);
     const xb = X(row.start[i] + row.duration[i]);
     const x0 = Math.max(Math.round(xa), 0);
@@ -83,6 +84,9 @@ function drawRow({ view, tiles, enlarged }, image, row, { top, bottom }, tone, n
     if (xb - xa >= 4 && x1 < W) x1 -= 1; // so that neighbours can be told apart
     fill(image, x0, y0, x1, y1, tiles[row.kind[i]][tone]);
     if (name && x1 - x0 >= 22 * enlarged * image.ratio) name(i, x0, x1);
+  });
+  row.kinds.forEach((kind, k) => {
+    if (view.hidden.has(kind)) for (let at = k; at < cover.length; at += row.kinds.length) cover[at] = 0;
   });
   drawCover(image, cover, per, row.kinds.map((kind) => tiles[kind]), { top, bottom }, tone);
 }

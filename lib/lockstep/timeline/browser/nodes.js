@@ -77,7 +77,9 @@ const STYLE = `
   font-variant-numeric:tabular-nums;font-weight:400}
 .lockstep-timeline .ls-range :first-child{text-align:left}
 .lockstep-timeline .ls-legend{display:flex;flex-wrap:wrap;gap:2px 14px;padding:4px 0}
-.lockstep-timeline .ls-legend span{display:inline-flex;gap:5px;align-items:center}
+.lockstep-timeline .ls-legend :is(span,button){display:inline-flex;gap:5px;align-items:center}
+.lockstep-timeline .ls-legend button[aria-pressed=false]{text-decoration:line-through;
+  color:var(--muted);border-style:dashed}
 .lockstep-timeline .ls-muted{color:var(--muted)}
 .lockstep-timeline .ls-foot{display:flex;flex-wrap:wrap;justify-content:space-between;gap:4px 16px}
 .lockstep-timeline .ls-unseen{position:absolute;width:1px;height:1px;overflow:hidden;

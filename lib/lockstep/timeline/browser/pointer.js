@@ -1,6 +1,7 @@
 // Wheel, pointer and the buttons that zoom.
 
 import { hover, sliceAt } from "./details.js";
+import { setHidden } from "./lines.js";
 import { markRange, reportRange } from "./report.js";
 import { meantBy } from "./scene.js";
 import { select } from "./selection.js";
@@ -8,7 +9,7 @@ import { pan, show, showAll, timeOf, zoom } from "./view.js";
 
 export function listenToButtons(timeline) {
   const { signal, view } = timeline;
-  const { zoomIn, zoomOut, all, report, steps, asks, help } = timeline.nodes;
+  const { zoomIn, zoomOut, all, report, steps, legend, asks, help } = timeline.nodes;
   zoomIn.addEventListener("click", () => zoom(timeline, 0.5), { signal });
   zoomOut.addEventListener("click", () => zoom(timeline, 2), { signal });
   all.addEventListener("click", () => showAll(timeline), { signal });
@@ -20,6 +21,11 @@ export function listenToButtons(timeline) {
     reportRange(timeline, from, to);
   };
   steps.addEventListener("click", showStep, { signal });
+  const hideKind = (event) => {
+    const button = event.target.closest("button");
+    if (button) setHidden(timeline, Number(button.dataset.kind), button.ariaPressed === "true");
+  };
+  legend.addEventListener("click", hideKind, { signal });
   const toggle = () => {
     help.hidden = !help.hidden;
     asks.setAttribute("aria-expanded", String(!help.hidden));

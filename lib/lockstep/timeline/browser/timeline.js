@@ -24,7 +24,8 @@ export function mount(el, scene, earlier) {
     nodes,
     scene,
     // What the user has changed; until one has chosen what is folded, that is what has no room.
-    view: { t0, t1, folded: new Set(), hasChosen: false, selected: -1, range: null },
+    // hidden: kinds.
+    view: { t0, t1, folded: new Set(), hidden: new Set(), hasChosen: false, selected: -1, range: null },
     search: noSearch(),
     sortedBy: "exposed", // the list of names
     waits: null, // of each communication, once a range was reported
