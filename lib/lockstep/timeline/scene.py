@@ -7,7 +7,7 @@ import heapq
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -25,6 +25,7 @@ from ..trace.intervals import Intervals, covered
 from ..trace.joins import busy, computes_on_host, launch_of, on_device
 from ..trace.matching import match
 from ..trace.slices import NONE
+from ..trace.steps import Step, steps_by_rank
 from ..trace.unseen import unseen
 
 Column = NDArray[Any]
@@ -142,6 +143,7 @@ class Scene:
     collectives: tuple[dict[str, Any], ...]
     groups: tuple[str, ...] = ()  # their labels
     path: tuple[tuple[int, int, int], ...] = ()  # start, end and row of each piece, in order
+    steps: tuple[tuple[str, int, int], ...] = ()  # label, first rank's start, last rank's end
     is_overview: bool = False
 
     @property
@@ -222,6 +224,7 @@ def scene(
         collectives=tuple(_described(one) for piece in pieces for one in piece.trace.known),
         groups=tuple(patterns),
         path=_path(path, rows, len(pieces) - 1, last.trace.span[0]) if path else (),
+        steps=tuple(step for piece in pieces for step in _steps(piece)),
         **columns,
     )
 
@@ -271,6 +274,25 @@ def _path(
             raise TraceError(f"the critical path is on rank {one.rank}, which is not drawn")
         pieces.append((one.start - first, end - first, row))
     return tuple(pieces)
+
+
+def _steps(piece: _Piece) -> Iterator[tuple[str, int, int]]:
+    """A step that several ranks number alike is one; so is the second of a number on each."""
+    found: dict[tuple[int, int], list[Step]] = {}
+    for own in steps_by_rank(piece.trace).values():
+        seen: Counter[int] = Counter()
+        for step in own:
+            found.setdefault((seen[step.number], step.number), []).append(step)
+            seen[step.number] += 1
+    first = piece.trace.span[0]
+    for (_, number), same in found.items():
+        if number != NONE:
+            label = f"{piece.part.label} step {number}".strip()
+            yield (
+                label,
+                min(one.start for one in same) - first,
+                max(one.end for one in same) - first,
+            )
 
 
 def _patterns(groups: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
@@ -639,6 +661,8 @@ def pack(scene: Scene) -> tuple[str, list[Column]]:
         "legend": scene.legend,
         "groups": scene.groups,
         "path": scene.path,
+        "steps": [{"label": label, "from": start, "to": end} for label, start, end in scene.steps],
+        "exposed": EXPOSED,
         "waiting": vars(style.WAITING),
         "isOverview": scene.is_overview,
         "alt": summary(scene),

@@ -7,8 +7,9 @@ from ..figures.scripts import joined
 BROWSER = Path(__file__).with_name("browser")
 # In this order, so that each imports only from those before it. Last comes notebook or page.
 FILES = (
-    *("words", "rows", "colours", "scene", "nodes", "lines", "view", "search"),
-    *("details", "selection", "axis", "marks", "draw", "theme", "keyboard", "pointer", "timeline"),
+    *("words", "rows", "colours", "scene", "nodes", "lines", "view", "search", "details"),
+    *("selection", "report", "export", "axis", "marks", "draw", "theme", "keyboard", "pointer"),
+    "timeline",
 )
 
 

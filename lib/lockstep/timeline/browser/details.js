@@ -2,7 +2,7 @@
 
 import { make } from "./nodes.js";
 import { bisect, bisectOn, busy } from "./rows.js";
-import { communicationOf, knownOf, membersOf, nameOf, rowOf } from "./scene.js";
+import { communicationIn, communicationOf, knownOf, membersOf, nameOf, operationOf, rowOf } from "./scene.js";
 import { bytesInWords, inWords, percent, ranksInWords } from "./words.js";
 
 // ── In words ─────────────────────────────────────────────────────────────────────────────────
@@ -17,6 +17,8 @@ export function wordsOf(scene, i) {
     `${part ? `${part} · ` : ""}rank ${row.rank}${where} · ${head.kinds[columns.kind[i]].label}`,
     `starts at ${inWords(columns.start[i])}, lasts ${inWords(columns.duration[i])}`,
   ];
+  const inside = communicationIn(scene, i);
+  if (inside >= 0) lines.push(`by ${operationOf(scene, inside)} (${rowOf(scene, inside).lane})`);
   const known = knownOf(scene, i);
   if (known) lines.push(...messageInWords(known, columns.duration[i]));
   if (communicationOf(scene, i) >= 0) lines.push(...waitInWords(scene, i));
@@ -73,13 +75,14 @@ export function sliceAt({ scene, view, nodes, lines, width }, event) {
   const per = (view.t1 - view.t0) / width;
   const t = view.t0 + x * per;
   const before = bisect(row.start, t, 0, row.n, true) - 1;
-  if (before >= 0 && row.start[before] + row.duration[before] > t && row.duration[before] > per)
+  const isShown = (k) => !view.hidden.has(row.kind[k]);
+  if (before >= 0 && isShown(before) && row.start[before] + row.duration[before] > t && row.duration[before] > per)
     return { i: first + before, crowd: 1 };
   const from = Math.max(bisect(row.start, t - per, 0, row.n, false) - 1, 0);
   const to = bisectOn(row.start, t + per, from, row.n);
   const near = [];
   for (let k = from; k < to && near.length < 1000; k++)
-    if (row.start[k] + row.duration[k] >= t - per) near.push(k);
+    if (isShown(k) && row.start[k] + row.duration[k] >= t - per) near.push(k);
   if (!near.length) return null;
   const distance = (k) => Math.max(row.start[k] - t, t - row.start[k] - row.duration[k], 0);
   const nearest = near.reduce((a, b) => (distance(b) < distance(a) ? b : a));

@@ -3,12 +3,11 @@
 
 import { drawAxis } from "./axis.js";
 import { css, fill, isLight, mix, rgb, word } from "./colours.js";
-import { rowHeight } from "./lines.js";
+import { pathHeight, rowHeight } from "./lines.js";
 import { drawPath, drawRange, drawSelected } from "./marks.js";
 import { walk } from "./rows.js";
-import { knownOf, nameOf } from "./scene.js";
+import { communicationIn, operationOf, rowOf } from "./scene.js";
 import { isMatch, matchesOf } from "./search.js";
-import { shortName } from "./words.js";
 
 export function draw(timeline) {
   const begun = performance.now();
@@ -25,8 +24,8 @@ export function draw(timeline) {
   context.putImageData(data, 0, 0);
   context.save();
   context.scale(ratio, ratio);
-  drawNames(timeline, context, texts);
   drawPath(timeline, context, scroll);
+  drawNames(timeline, context, texts);
   drawSelected(timeline, context, scroll);
   drawRange(timeline, context);
   context.restore();
@@ -52,7 +51,8 @@ function saySo({ scene, view, el, nodes: { root } }, begun) {
 
 // image: {pixels, stride, height, ratio}. Returns the slices that have room for a name.
 function drawLines(timeline, image, scroll) {
-  const { lines, shown, search, ratio } = timeline;
+  const { scene, lines, shown, search, ratio, enlarged } = timeline;
+  const below = pathHeight(scene) * enlarged * ratio; // names
   const texts = [];
   for (const line of lines) {
     if (line.y >= scroll + shown || line.y + line.h <= scroll) continue;
@@ -61,7 +61,7 @@ function drawLines(timeline, image, scroll) {
     if (!line.row) continue;
     const { row } = line;
     const place = { top: top + ratio, bottom: bottom - ratio };
-    const name = row.lane && ((i, x0, x1) => texts.push({ i: row.first + i, x0, x1, top, bottom }));
+    const name = (i, x0, x1) => texts.push({ i: row.first + i, x0, x1, top, bottom: bottom - below });
     drawRow(timeline, image, row.draw, place, search.isIn ? "dim" : "full", name);
     if (search.isIn) drawRow(timeline, image, matchesOf(timeline, row), place, "full", null);
   }
@@ -76,6 +76,7 @@ function drawRow({ view, tiles, enlarged }, image, row, { top, bottom }, tone, n
   const [y0, y1] = [Math.max(top, 0), Math.min(bottom, image.height)];
   if (y1 <= y0) return;
   const cover = walk(row, view.t0, per, W, (i) => {
+    if (view.hidden.has(row.kind[i])) return;
     const xa = X(row.start[i]);
     const xb = X(row.start[i] + row.duration[i]);
     const x0 = Math.max(Math.round(xa), 0);
@@ -83,6 +84,9 @@ function drawRow({ view, tiles, enlarged }, image, row, { top, bottom }, tone, n
     if (xb - xa >= 4 && x1 < W) x1 -= 1; // so that neighbours can be told apart
     fill(image, x0, y0, x1, y1, tiles[row.kind[i]][tone]);
     if (name && x1 - x0 >= 22 * enlarged * image.ratio) name(i, x0, x1);
+  });
+  row.kinds.forEach((kind, k) => {
+    if (view.hidden.has(kind)) for (let at = k; at < cover.length; at += row.kinds.length) cover[at] = 0;
   });
   drawCover(image, cover, per, row.kinds.map((kind) => tiles[kind]), { top, bottom }, tone);
 }
@@ -123,14 +127,15 @@ function drawNames(timeline, context, texts) {
   context.textBaseline = "middle";
   const one = context.measureText("n").width;
   for (const { i, x0, x1, top, bottom } of texts.slice(0, 600)) {
-    const name = knownOf(scene, i)?.operation || shortName(nameOf(scene, i));
+    const named = rowOf(scene, i).lane ? i : communicationIn(scene, i);
+    const name = named < 0 ? "" : operationOf(scene, named);
     const { text, wide } = shortened(context, name, (x1 - x0) / ratio - 6, one);
     if (!text) continue;
     const kind = scene.columns.kind[i];
     const isDim = search.isIn && !isMatch(timeline, i);
     const x = x0 / ratio + 3;
     const colour = isDim ? mix(tiles[kind].colour, rgb(colours.paper), 0.78) : tiles[kind].colour;
-    if (scene.head.kinds[kind].pattern) {
+    if (scene.head.kinds[kind].pattern || scene.head.path.length) {
       context.fillStyle = css(colour);
       context.fillRect(x - 2, top / ratio + 1, wide + 4, (bottom - top) / ratio - 2);
     }

@@ -1,11 +1,12 @@
 // Keys of the picture and of the search field.
 
-import { goTo, goToMatch, neighbour, otherRow, select, selectRange, zoomToSelected } from "./selection.js";
+import { reportRange } from "./report.js";
+import { goTo, goToMatch, neighbour, otherRow, select, zoomToSelected } from "./selection.js";
 import { searchFor } from "./search.js";
 import { pan, showAll, zoom } from "./view.js";
 
 function keysOf(timeline) {
-  const { body, tip, field } = timeline.nodes;
+  const { body, tip, field, asks } = timeline.nodes;
   return {
     ArrowLeft: () => pan(timeline, -0.15),
     ArrowRight: () => pan(timeline, 0.15),
@@ -18,14 +19,15 @@ function keysOf(timeline) {
     s: () => zoom(timeline, 1 / 0.6),
     a: () => pan(timeline, -0.15),
     d: () => pan(timeline, 0.15),
-    r: () => selectRange(timeline, timeline.view.t0, timeline.view.t1),
+    r: () => reportRange(timeline, timeline.view.t0, timeline.view.t1),
     f: () => zoomToSelected(timeline),
     Home: () => showAll(timeline),
     Escape: () => {
       tip.hidden = true;
       select(timeline, -1);
     },
-    "/": () => field.focus(),
+    "?": () => asks.click(),
+    "/": () => field.select(), // what is typed replaces the old query
     Enter: () => goToMatch(timeline, 1),
   };
 }

@@ -11,11 +11,14 @@ const quietKey = (row) => `${rankKey(row)} quiet`;
 const threadsKey = (row) => `${rankKey(row)} threads`;
 const laneKey = (row) => `${rankKey(row)} ${row.lane}`;
 
-export const rowHeight = ({ rows }) => (rows.length <= 14 ? 26 : rows.length <= 40 ? 17 : 14);
+// Of a row, what the critical path's line has below the names.
+export const pathHeight = ({ head }) => (head.path.length ? 4 : 0);
+export const rowHeight = (scene) =>
+  pathHeight(scene) + (scene.rows.length <= 14 ? 26 : scene.rows.length <= 40 ? 17 : 14);
 
 // So that all ranks are seen at once: deep call stacks are folded first, then lanes of threads in
 // which next to nothing happens, then all of threads, then all but each rank's first line.
-function foldedAtFirst(scene, enlarged) {
+function foldedAtFirst(scene, enlarged, hidden) {
   const { rows } = scene;
   const choices = [
     [],
@@ -30,7 +33,7 @@ function foldedAtFirst(scene, enlarged) {
   for (const [at, keys] of choices.entries()) {
     for (const key of keys) folded.add(key);
     if (isPair && at < 4) continue;
-    if (linesOf(scene, folded, enlarged).height <= HIGHEST) break;
+    if (linesOf(scene, folded, enlarged, hidden).height <= HIGHEST) break;
   }
   return folded;
 }
@@ -39,8 +42,8 @@ function foldedAtFirst(scene, enlarged) {
 
 export function layOut(timeline) {
   const { scene, view, nodes, enlarged } = timeline;
-  if (!view.hasChosen) view.folded = foldedAtFirst(scene, enlarged);
-  const { lines, height } = linesOf(scene, view.folded, enlarged);
+  if (!view.hasChosen) view.folded = foldedAtFirst(scene, enlarged, view.hidden);
+  const { lines, height } = linesOf(scene, view.folded, enlarged, view.hidden);
   const shown = Math.min(height, HIGHEST);
   Object.assign(timeline, { lines, shown });
   nodes.body.style.height = `${shown + 2}px`;
@@ -50,7 +53,9 @@ export function layOut(timeline) {
   timeline.redraw();
 }
 
-function linesOf(scene, folded, enlarged) {
+// hidden: rows with nothing but these kinds have no line.
+function linesOf(scene, folded, enlarged, hidden) {
+  const isShown = ({ lane, draw }) => lane && draw.kinds.some((kind) => !hidden.has(kind));
   const { head, rows } = scene;
   const high = rowHeight(scene);
   const lines = [];
@@ -67,7 +72,7 @@ function linesOf(scene, folded, enlarged) {
     const [first] = mine;
     const { part, rank } = first;
     const named = `${head.parts[part].label} rank ${rank}`.trim();
-    const lanes = grouped(mine.filter((row) => row.lane), (row) => row.lane);
+    const lanes = grouped(mine.filter(isShown), (row) => row.lane);
     const band = mine.find((row) => !row.lane);
     const alone = !band && lanes.size === 1; // then rank and lane share a line
     if (!alone) add({ what: "rank", key, row: band, rank, part, label: named }, Math.max(high, 18));
@@ -166,9 +171,19 @@ export const lineOf = ({ lines }, row) =>
   lines.find((one) => one.levels?.includes(row)) ??
   lines.find((one) => one.what === "rank" && one.key === rankKey(row));
 
-// Unfolds what a slice is in, and returns its line.
+export function setHidden(timeline, kind, isHidden) {
+  const { view, nodes } = timeline;
+  if (isHidden) view.hidden.add(kind);
+  else view.hidden.delete(kind);
+  nodes.legend.querySelector(`[data-kind="${kind}"]`)?.setAttribute("aria-pressed", String(!isHidden));
+  layOut(timeline);
+}
+
+// Shows and unfolds what a slice is in, and returns its line.
 export function unfold(timeline, i) {
-  const { folded } = timeline.view;
+  const { folded, hidden } = timeline.view;
+  const kind = timeline.scene.columns.kind[i];
+  if (hidden.has(kind)) setHidden(timeline, kind, false);
   const row = rowOf(timeline.scene, i);
   const keys = [rankKey(row), threadsKey(row), quietKey(row), ...(row.level ? [laneKey(row)] : [])];
   if (keys.filter((key) => folded.delete(key)).length) {

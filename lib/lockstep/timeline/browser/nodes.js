@@ -11,10 +11,18 @@ export const isNarrow = (root, enlarged) => root.clientWidth < 600 * enlarged;
 export const leftOf = (root, enlarged) =>
   isNarrow(root, enlarged) ? Math.min(116 * enlarged, 0.4 * root.clientWidth) : 168 * enlarged;
 
-export const HELP =
+export const MOUSE =
+  "Click a slice, or hover. Click the picture, or hold Ctrl, to zoom with the wheel; drag over a range of " +
+  "time, Shift and drag to pan; double-click shows all.";
+const KEYS =
   "Arrow keys pan and scroll, + and − zoom, and so do W A S D; Home shows all, / searches, Enter goes to the " +
   "next match. Shift and arrow keys go from slice to slice, R reports on the visible range, " +
-  "F zooms to the selection, Escape clears it.";
+  "F fits the selection, Escape clears it, ? shows this.";
+
+const EXPORTS =
+  "Save writes the slices to a file that Perfetto and chrome://tracing read. Open in Perfetto loads " +
+  "https://ui.perfetto.dev in a new tab and hands it that file within this browser: this page asks for " +
+  "nothing before the click, and sends the file nowhere else. Without a network: lockstep trace --open.";
 
 const STYLE = `
 .lockstep-timeline{--ink:#1a1a1a;--muted:#5c5c5c;--line:#d8d8d8;--paper:#fff;--soft:#f4f4f4;
@@ -54,13 +62,24 @@ const STYLE = `
   overflow-wrap:anywhere;box-shadow:0 1px 4px #0006}
 .lockstep-timeline .ls-tip div:first-child,.lockstep-timeline .ls-said div:first-child{
   font-weight:600;max-height:4.2em;overflow:hidden}
+.lockstep-timeline .ls-help p{margin:0 0 4px}
 .lockstep-timeline .ls-said{padding:4px 0;min-height:3.4em;overflow-wrap:anywhere}
-.lockstep-timeline .ls-range{overflow-x:auto}
+.lockstep-timeline .ls-steps{display:flex;gap:4px;overflow-x:auto;padding:2px 0 6px}
+.lockstep-timeline .ls-steps button{flex:none}
+.lockstep-timeline .ls-range{overflow:auto;max-height:24em;margin-bottom:6px}
+.lockstep-timeline .ls-range td{white-space:nowrap}
+.lockstep-timeline .ls-range th button{padding:0 4px}
+.lockstep-timeline .ls-range [aria-sort] button{border-color:var(--ink);font-weight:600}
+.lockstep-timeline .ls-range .ls-name{max-width:36em;padding:0;border:0;background:none;
+  overflow:hidden;text-overflow:ellipsis;white-space:nowrap;text-decoration:underline;text-align:left}
+.lockstep-timeline.ls-narrow .ls-range .ls-name{max-width:9em}
 .lockstep-timeline .ls-range th,.lockstep-timeline .ls-range td{padding:0 12px 0 0;text-align:right;
   font-variant-numeric:tabular-nums;font-weight:400}
 .lockstep-timeline .ls-range :first-child{text-align:left}
 .lockstep-timeline .ls-legend{display:flex;flex-wrap:wrap;gap:2px 14px;padding:4px 0}
-.lockstep-timeline .ls-legend span{display:inline-flex;gap:5px;align-items:center}
+.lockstep-timeline .ls-legend :is(span,button){display:inline-flex;gap:5px;align-items:center}
+.lockstep-timeline .ls-legend button[aria-pressed=false]{text-decoration:line-through;
+  color:var(--muted);border-style:dashed}
 .lockstep-timeline .ls-muted{color:var(--muted)}
 .lockstep-timeline .ls-foot{display:flex;flex-wrap:wrap;justify-content:space-between;gap:4px 16px}
 .lockstep-timeline .ls-unseen{position:absolute;width:1px;height:1px;overflow:hidden;
@@ -86,19 +105,31 @@ export function makeNodes(head) {
   const zoomIn = makeButton("+", "zoom in");
   const zoomOut = makeButton("−", "zoom out");
   const all = makeButton("all", "show all");
+  const report = makeButton("report", "report on what is seen");
   const title = make("span", { className: "ls-title", textContent: head.title });
-  const buttons = make("span", { className: "ls-buttons" }, zoomIn, zoomOut, all);
-  const bar = make("div", { className: "ls-bar" }, title, field, found, buttons);
+  const asks = makeButton("?", "keys and mouse");
+  asks.setAttribute("aria-expanded", "false");
+  const buttons = make("span", { className: "ls-buttons" }, zoomIn, zoomOut, all, report, asks);
+  const save = makeButton("Save", "save the slices to a file");
+  const perfetto = makeButton("Open in Perfetto", "open ui.perfetto.dev in a new tab and hand it the slices");
+  const exports = make("span", { className: "ls-buttons" }, save, perfetto);
+  const bar = make("div", { className: "ls-bar" }, title, field, found, buttons, exports);
+  const help = make("div", { className: "ls-help", hidden: true });
+  help.append(...[MOUSE, KEYS, EXPORTS].map((textContent) => make("p", { textContent })));
+
+  const steps = make("div", { className: "ls-steps", hidden: !head.steps.length });
+  steps.append(...head.steps.map(makeStep));
 
   const axis = make("canvas", { className: "ls-axis" });
   axis.setAttribute("aria-hidden", "true");
   const labels = make("div", { className: "ls-labels" });
   const canvas = make("canvas", { className: "ls-rows", tabIndex: 0, role: "application" });
   canvas.setAttribute("aria-roledescription", "timeline");
-  canvas.setAttribute("aria-label", `${head.alt} ${HELP}`);
+  canvas.setAttribute("aria-label", `${head.alt} ${KEYS}`);
   const body = make("div", { className: "ls-body" }, labels, canvas);
 
   const said = make("div", { className: "ls-said", role: "status" });
+  const list = make("div", { className: "ls-list" });
   const legend = make("div", { className: "ls-legend" });
   const stamp = make("span", { className: "ls-stamp", textContent: head.stamp });
   const foot = make("div", { className: "ls-foot ls-muted" }, stamp);
@@ -107,15 +138,24 @@ export function makeNodes(head) {
     "div",
     { className: "lockstep-timeline" },
     make("style", { textContent: STYLE }),
-    ...[bar, axis, body, said, legend, foot, tip],
+    ...[bar, help, steps, axis, body, said, list, legend, foot, tip],
     make("div", { className: "ls-unseen" }, makeTable(head)),
   );
-  return { root, field, found, zoomIn, zoomOut, all, axis, labels, canvas, body, said, legend, tip };
+  return {
+    ...{ root, field, found, zoomIn, zoomOut, all, report, asks, save, perfetto, help, steps },
+    ...{ axis, labels, canvas, body, said, list, legend, tip },
+  };
 }
 
 function makeButton(text, label) {
   const node = make("button", { type: "button", textContent: text, title: label });
   node.setAttribute("aria-label", label);
+  return node;
+}
+
+function makeStep({ label }, at) {
+  const node = makeButton(label, `${label}: show it, and report on it`);
+  node.dataset.at = at;
   return node;
 }
 

@@ -1,15 +1,36 @@
 // Wheel, pointer and the buttons that zoom.
 
 import { hover, sliceAt } from "./details.js";
-import { select, selectRange } from "./selection.js";
+import { setHidden } from "./lines.js";
+import { markRange, reportRange } from "./report.js";
+import { meantBy } from "./scene.js";
+import { select } from "./selection.js";
 import { pan, show, showAll, timeOf, zoom } from "./view.js";
 
 export function listenToButtons(timeline) {
-  const { signal } = timeline;
-  const { zoomIn, zoomOut, all } = timeline.nodes;
+  const { signal, view } = timeline;
+  const { zoomIn, zoomOut, all, report, steps, legend, asks, help } = timeline.nodes;
   zoomIn.addEventListener("click", () => zoom(timeline, 0.5), { signal });
   zoomOut.addEventListener("click", () => zoom(timeline, 2), { signal });
   all.addEventListener("click", () => showAll(timeline), { signal });
+  report.addEventListener("click", () => reportRange(timeline, view.t0, view.t1), { signal });
+  const showStep = ({ target: { dataset } }) => {
+    if (!dataset.at) return;
+    const { from, to } = timeline.scene.head.steps[dataset.at];
+    show(timeline, from, to);
+    reportRange(timeline, from, to);
+  };
+  steps.addEventListener("click", showStep, { signal });
+  const hideKind = (event) => {
+    const button = event.target.closest("button");
+    if (button) setHidden(timeline, Number(button.dataset.kind), button.ariaPressed === "true");
+  };
+  legend.addEventListener("click", hideKind, { signal });
+  const toggle = () => {
+    help.hidden = !help.hidden;
+    asks.setAttribute("aria-expanded", String(!help.hidden));
+  };
+  asks.addEventListener("click", toggle, { signal });
 }
 
 export function listenToWheel(timeline) {
@@ -50,7 +71,7 @@ export function listenToPointer(timeline) {
     if (!drag.moved) return;
     if (!drag.pans) {
       const at = timeOf(timeline, event.clientX - canvas.getBoundingClientRect().left);
-      return selectRange(timeline, drag.at, at);
+      return markRange(timeline, drag.at, at);
     }
     canvas.style.cursor = "grabbing";
     const span = view.t1 - view.t0;
@@ -60,7 +81,8 @@ export function listenToPointer(timeline) {
   });
   listen("pointerup", (event) => {
     canvas.style.cursor = "";
-    if (drag && !drag.moved) select(timeline, sliceAt(timeline, event)?.i ?? -1);
+    if (drag?.moved && view.range) reportRange(timeline, ...view.range);
+    else if (drag && !drag.moved) select(timeline, meantBy(timeline.scene, sliceAt(timeline, event)?.i ?? -1));
     drag = null;
   });
   listen("pointercancel", () => (drag = null));

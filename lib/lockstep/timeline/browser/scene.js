@@ -4,6 +4,7 @@
 // Every slice is here, in typed arrays sorted by row and start; `i` is a slice's place in them.
 
 import { bisect, makeRow } from "./rows.js";
+import { shortName } from "./words.js";
 
 const ARRAYS = {
   uint8: Uint8Array,
@@ -26,6 +27,7 @@ export function openScene(text, buffers) {
   });
   const rows = head.rows.map(([part, rank, lane, level, first, last, kinds, onDevice, isQuiet]) => ({
     ...{ part, rank, lane, level, first, last, onDevice, isQuiet },
+    communicates: placeIn(columns.communications, first) < placeIn(columns.communications, last),
     draw: makeRow(
       columns.start.subarray(first, last),
       columns.duration.subarray(first, last),
@@ -42,13 +44,40 @@ export const nameOf = ({ head, columns }, i) => head.names[columns.name[i]];
 
 // ── Collectives and launches ─────────────────────────────────────────────────────────────────
 
+const placeIn = (communications, i) => bisect(communications, i, 0, communications.length, false);
+
 export function communicationOf({ columns: { communications } }, i) {
-  const at = bisect(communications, i, 0, communications.length, false);
+  const at = placeIn(communications, i);
   return communications[at] === i ? at : -1;
 }
 
 export const knownOf = (scene, i) =>
   scene.head.collectives[scene.columns.known[communicationOf(scene, i)]];
+
+// What a communication is called in few words; of other slices the name.
+export const operationOf = (scene, i) => knownOf(scene, i)?.operation || shortName(nameOf(scene, i));
+
+// Of a block of the band above a rank's lanes: the communication that fills most of it, or -1.
+export function communicationIn(scene, i) {
+  const { part, rank, lane } = rowOf(scene, i);
+  const [t0, t1] = [scene.columns.start[i], endOf(scene, i)];
+  let [most, found] = [0, -1];
+  for (const { draw, first, ...row } of lane ? [] : scene.rows) {
+    if (row.part !== part || row.rank !== rank || !row.communicates) continue;
+    let k = Math.max(bisect(draw.start, t0, 0, draw.n, true) - 1, 0);
+    for (; k < draw.n && draw.start[k] < t1; k++) {
+      const shared = Math.min(draw.start[k] + draw.duration[k], t1) - Math.max(draw.start[k], t0);
+      if (shared > most && communicationOf(scene, first + k) >= 0) [most, found] = [shared, first + k];
+    }
+  }
+  return found;
+}
+
+// What is meant by a click on a slice: of a block that communicates, its communication.
+export function meantBy(scene, i) {
+  const inside = i < 0 ? -1 : communicationIn(scene, i);
+  return inside < 0 ? i : inside;
+}
 
 // All ranks' slices of the same collective, and what each waited for the last.
 export function membersOf(scene, i) {

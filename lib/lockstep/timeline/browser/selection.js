@@ -1,12 +1,12 @@
 // The selected slice, what belongs to it, and the way from slice to slice.
 
 import { wordsOf } from "./details.js";
-import { HELP, make } from "./nodes.js";
-import { bisect, busy } from "./rows.js";
-import { endOf, launchesOf, membersOf, nameOf, rowOf } from "./scene.js";
+import { make, MOUSE } from "./nodes.js";
+import { bisect } from "./rows.js";
+import { launchesOf, membersOf, nameOf, rowOf } from "./scene.js";
 import { isMatch } from "./search.js";
 import { bringIntoView, show, zoomTo } from "./view.js";
-import { count, inWords, percent } from "./words.js";
+import { count, inWords } from "./words.js";
 
 // others: slices of the same collective; waits: what each waited; from, to: launches.
 export const nothingJoined = () => ({ others: [], waits: [], from: [], to: [] });
@@ -14,7 +14,7 @@ export const nothingJoined = () => ({ others: [], waits: [], from: [], to: [] })
 // i: -1 selects nothing.
 export function select(timeline, i) {
   const { scene, view } = timeline;
-  const { root, said } = timeline.nodes;
+  const { root, said, list } = timeline.nodes;
   Object.assign(view, { selected: i, range: null });
   timeline.joined = i < 0 ? nothingJoined() : { ...membersOf(scene, i), ...launchesOf(scene, i) };
   const { others, waits, from, to } = timeline.joined;
@@ -24,7 +24,10 @@ export function select(timeline, i) {
       make("div", { textContent: first }),
       make("div", { textContent: rest.join(" · ") }),
     );
-  } else sayHelp(timeline);
+  } else {
+    list.replaceChildren();
+    sayHelp(timeline);
+  }
   root.dataset.selected = i;
   delete root.dataset.range;
   root.dataset.lit = others.length;
@@ -47,41 +50,10 @@ export function sayHelp({ scene, nodes }) {
     nodes.said.replaceChildren(make("div", { textContent: text }));
     return;
   }
-  const first = "Click a slice, or hover. Click the picture, or hold Ctrl, to zoom with the wheel; drag over a range of time, Shift and drag to pan.";
   nodes.said.replaceChildren(
     make("div", { textContent: "" }),
-    make("div", { className: "ls-muted", textContent: `${first} ${HELP}` }),
+    make("div", { className: "ls-muted", textContent: `${MOUSE} ? shows all keys.` }),
   );
-}
-
-// ── A range of time ──────────────────────────────────────────────────────────────────────────
-
-// What each rank's first line holds in a range of time: of it, the share of each kind.
-export function selectRange(timeline, from, to) {
-  const { scene, view, nodes } = timeline;
-  const { head, rows } = scene;
-  const [t0, t1] = [Math.max(Math.min(from, to), 0), Math.min(Math.max(from, to), head.span)];
-  if (!(t1 > t0)) return;
-  select(timeline, -1);
-  view.range = [t0, t1];
-  const firsts = new Map();
-  for (const row of rows) {
-    const name = `${head.parts[row.part].label} rank ${row.rank}`.trim();
-    if (!firsts.has(name)) firsts.set(name, row);
-  }
-  const shares = [...firsts].map(([name, row]) => [name, busy(row.draw, t0, t1)]);
-  const kinds = Object.keys(head.kinds).filter((kind) => shares.some(([, one]) => one[kind]?.[0] > 0));
-  const line = (tag, texts) => make("tr", {}, ...texts.map((text) => make(tag, { textContent: text })));
-  const table = make("table", {}, line("th", ["rank", ...kinds.map((kind) => head.kinds[kind].label)]));
-  for (const [name, one] of shares)
-    table.append(line("td", [name, ...kinds.map((kind) => percent(one[kind]?.[0] ?? 0, t1 - t0))]));
-  const said = `${inWords(t1 - t0)} from ${inWords(t0)} on: shares of each rank's first line`;
-  nodes.said.replaceChildren(
-    make("div", { textContent: said }),
-    make("div", { className: "ls-range", tabIndex: 0 }, table),
-  );
-  nodes.root.dataset.range = `${t0} ${t1}`;
-  timeline.redraw();
 }
 
 // ── From slice to slice ──────────────────────────────────────────────────────────────────────
@@ -115,9 +87,15 @@ export function otherRow(timeline, step) {
 }
 
 export function zoomToSelected(timeline) {
-  const { view, scene } = timeline;
+  const { view } = timeline;
   if (view.range) show(timeline, ...view.range);
-  else if (view.selected >= 0) zoomTo(timeline, scene.columns.start[view.selected], endOf(scene, view.selected));
+  else if (view.selected >= 0) zoomTo(timeline, view.selected, 0.02);
+}
+
+// With enough around it to see where one is.
+export function visit(timeline, i) {
+  goTo(timeline, i);
+  zoomTo(timeline, i, 1.5);
 }
 
 export function goToMatch(timeline, step) {
@@ -125,9 +103,6 @@ export function goToMatch(timeline, step) {
   if (!search.isIn) return;
   for (let k = 1; k <= scene.total; k++) {
     const i = (((view.selected + step * k) % scene.total) + scene.total) % scene.total;
-    if (isMatch(timeline, i)) {
-      goTo(timeline, i);
-      return zoomToSelected(timeline);
-    }
+    if (isMatch(timeline, i)) return visit(timeline, i);
   }
 }

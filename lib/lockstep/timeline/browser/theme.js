@@ -28,7 +28,7 @@ export function dress(timeline) {
   const ratio = Math.max(1, Math.round(devicePixelRatio));
   const tiles = tilesOf(scene.head.kinds, rgb(colours.paper), ratio);
   Object.assign(timeline, { colours, ratio, tiles });
-  nodes.legend.replaceChildren(...legendOf(scene, tiles, ratio));
+  nodes.legend.replaceChildren(...legendOf(timeline, tiles, ratio));
   timeline.redraw();
 }
 
@@ -44,7 +44,9 @@ function tilesOf(kinds, paper, ratio) {
   return tiles;
 }
 
-function legendOf({ head, total }, tiles, ratio) {
+// What is in lanes can be hidden there.
+function legendOf({ scene: { head, rows, total }, view }, tiles, ratio) {
+  const inLanes = new Set(rows.filter((row) => row.lane).flatMap((row) => row.draw.kinds));
   const shown = head.legend.map((kind) => {
     const swatch = make("canvas", { width: 24 * ratio, height: 12 * ratio, ariaHidden: "true" });
     swatch.style.cssText = "width:2em;height:1em";
@@ -53,7 +55,12 @@ function legendOf({ head, total }, tiles, ratio) {
     const all = { pixels, stride: swatch.width, ratio };
     fill(all, 0, 0, swatch.width, swatch.height, tiles[kind].full);
     swatch.getContext("2d").putImageData(image, 0, 0);
-    return make("span", {}, swatch, make("span", { textContent: head.kinds[kind].label }));
+    const parts = [swatch, make("span", { textContent: head.kinds[kind].label })];
+    if (!inLanes.has(kind)) return make("span", {}, ...parts);
+    const button = make("button", { type: "button", title: "hide or show it in the lanes" }, ...parts);
+    button.setAttribute("aria-pressed", String(!view.hidden.has(kind)));
+    button.dataset.kind = kind;
+    return button;
   });
   const dense = make("span", {
     className: "ls-muted",

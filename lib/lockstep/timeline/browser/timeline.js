@@ -1,6 +1,7 @@
 // A scene shown in a node of a page: its state in one object, which every function is given.
 
 import { draw } from "./draw.js";
+import { listenToExports } from "./export.js";
 import { listenToField, listenToKeys } from "./keyboard.js";
 import { layOut, listenToLabels } from "./lines.js";
 import { enlargedOf, isNarrow, leftOf, makeNodes } from "./nodes.js";
@@ -23,8 +24,11 @@ export function mount(el, scene, earlier) {
     nodes,
     scene,
     // What the user has changed; until one has chosen what is folded, that is what has no room.
-    view: { t0, t1, folded: new Set(), hasChosen: false, selected: -1, range: null },
+    // hidden: kinds.
+    view: { t0, t1, folded: new Set(), hidden: new Set(), hasChosen: false, selected: -1, range: null },
     search: noSearch(),
+    sortedBy: "exposed", // the list of names
+    waits: null, // of each communication, once a range was reported
     joined: nothingJoined(), // with what is selected
     lines: [],
     shown: 0, // the height of the lines that are seen at once
@@ -39,6 +43,7 @@ export function mount(el, scene, earlier) {
   };
   timeline.redraw = onceAFrame(timeline);
   listenToButtons(timeline);
+  listenToExports(timeline);
   listenToField(timeline);
   listenToLabels(timeline);
   listenToKeys(timeline);

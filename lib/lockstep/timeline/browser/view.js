@@ -41,10 +41,11 @@ export function pan(timeline, share) {
 
 export const showAll = (timeline) => show(timeline, 0, timeline.scene.head.span);
 
-// A slice or a range, with some room around it.
-export function zoomTo(timeline, start, end) {
-  const room = Math.max((end - start) * 1.5, 10);
-  show(timeline, start - room, end + room);
+// room: on either side of the slice, in its own length.
+export function zoomTo(timeline, i, room) {
+  const [start, end] = [timeline.scene.columns.start[i], endOf(timeline.scene, i)];
+  const by = (end - start) * room;
+  show(timeline, start - by, end + by);
 }
 
 export function bringIntoView(timeline, i) {
