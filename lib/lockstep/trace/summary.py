@@ -68,6 +68,7 @@ def of(
             "Streams and outliers": trace.streams,
             "Kernels by shape": lambda: trace.kernels().by_shape(),
             "Rates": trace.rates,
+            "Roofline": trace.roofline,
             "Memory": trace.allocations,
             "Traffic": trace.traffic,
         }

@@ -15,6 +15,7 @@ from .analyses.diff import diff as _diff
 from .analyses.kernels import Kernels, kernels
 from .analyses.launches import launches as _launches
 from .analyses.rates import rates as _rates
+from .analyses.roofline import roofline as _roofline
 from .analyses.serving import serving as _serving
 from .analyses.streams import streams as _streams
 from .analyses.traffic import Traffic, traffic
@@ -73,6 +74,7 @@ class Trace(Slices):
     breakdown = _breakdown
     launches = _launches
     rates = _rates
+    roofline = _roofline
     serving = _serving
     streams = _streams
     allocations = _allocations
