@@ -75,6 +75,7 @@ def of(
             "Replays of graphs": trace.replays,
             "Kernels by shape": lambda: trace.kernels().by_shape(),
             "Rates": trace.rates,
+            "Roofline": trace.roofline,
             "Memory": trace.allocations,
             "Traffic": trace.traffic,
         }

@@ -16,6 +16,7 @@ from .analyses.kernels import Kernels, kernels
 from .analyses.launches import launches as _launches
 from .analyses.rates import rates as _rates
 from .analyses.replays import replays as _replays
+from .analyses.roofline import roofline as _roofline
 from .analyses.serving import serving as _serving
 from .analyses.streams import streams as _streams
 from .analyses.traffic import Traffic, traffic
@@ -76,6 +77,7 @@ class Trace(Slices):
     launches = _launches
     rates = _rates
     replays = _replays
+    roofline = _roofline
     serving = _serving
     streams = _streams
     allocations = _allocations

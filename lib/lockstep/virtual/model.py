@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from ..models.data_sheets import DATA_SHEETS
+
 # Rows and columns of the result that one SM computes at a time: NVIDIA's library takes what fits.
 LARGE_TILES = ((128, 256), (256, 128), (128, 192), (192, 128), (128, 128))
 SMALL_TILES = ((128, 64), (64, 64), (64, 32), (64, 16), (64, 8))  # where those give few SMs work
@@ -168,19 +170,18 @@ def _rates(bf16: float, tf32: float, single: float, double: float) -> Mapping[st
 # data sheet. The other machines have the H200's host and latencies, and of their data sheets' peaks
 # the part that the H200 reaches. Of A100 and B200 `link` is the H200's in proportion to NVLink's
 # peak (600 and 1800 for 900 GB/s).
-_REACHED, _REACHED_MEMORY = 790 / 989.5, 4.3 / 4.8
+_REACHED, _REACHED_MEMORY = 790 / DATA_SHEETS["H200"].bf16, 4.3 / DATA_SHEETS["H200"].memory
 _SHEET = "NVIDIA's data sheet, times what an H200 reaches of its own"
 
 
-def _of_sheet(
-    name: str, rates: tuple[float, float, float, float], vector: float, memory: float,
-    capacity: float, sms: int, link: float,
-) -> Machine:  # fmt: skip
-    """rates: TFLOP/s, dense, of bf16, tf32, float32 and double. memory: TB/s. link: GB/s."""
+def _of_sheet(name: str, capacity: float, sms: int, link: float) -> Machine:
+    """capacity: GB. link: GB/s."""
+    sheet = DATA_SHEETS[name]
+    rates = (sheet.bf16, sheet.tf32, sheet.single, sheet.double)
     reached = _rates(*(1e12 * _REACHED * rate for rate in rates))
     return Machine(
-        name, _SHEET, reached, vector * 1e12, memory * 1e12 * _REACHED_MEMORY, int(capacity * 1e9),
-        sms, link * 1e9,
+        name, _SHEET, reached, sheet.single * 1e12, sheet.memory * 1e12 * _REACHED_MEMORY,
+        int(capacity * 1e9), sms, link * 1e9,
     )  # fmt: skip
 
 
@@ -199,9 +200,9 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
         machine.name: machine
         for machine in (
             H200,
-            _of_sheet("H100", (989.5, 494.7, 67, 67), 67, 3.35, 80, 132, 320),
-            _of_sheet("A100", (312, 156, 19.5, 19.5), 19.5, 2.039, 80, 108, 213),
-            _of_sheet("B200", (2250, 1100, 75, 37), 75, 7.7, 180, 148, 640),
+            _of_sheet("H100", 80, 132, 320),
+            _of_sheet("A100", 80, 108, 213),
+            _of_sheet("B200", 180, 148, 640),
         )
     }
 )

@@ -305,13 +305,13 @@ _PRODUCTS: dict[str, Callable[[Sequence[Input]], tuple[int, int]]] = {
     "_scaled_dot_product_cudnn_attention": _attention(0, heads=1, products=2),
     "_scaled_dot_product_cudnn_attention_backward": _attention(1, heads=1, products=5),
 }
-# Operators with one output, of the shape to which their inputs are broadcast.
+# Operators with one (large) output, of the shape to which their inputs are broadcast.
 _ELEMENTWISE = frozenset(
     (
         *("add", "sub", "mul", "div", "neg", "abs", "sqrt", "rsqrt", "exp", "log", "pow", "relu"),
         *("gelu", "silu", "sigmoid", "tanh", "clamp", "square", "reciprocal", "cos", "sin"),
         *("addcmul", "addcdiv", "lerp", "maximum", "minimum", "where", "masked_fill"),
         *("gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward"),
-        "threshold_backward",
+        *("threshold_backward", "native_layer_norm", "_softmax", "_log_softmax"),
     )
 )

@@ -45,6 +45,7 @@ def rows_of(
             "kernels_by_shape": lambda: _kernels(trace.kernels().by_shape(len(trace))),
             "graph_nodes": lambda: _graph_nodes(trace),
             "rates": lambda: _plain(trace.rates().operators, *_OF_RATES),
+            "roofline": lambda: _plain(trace.roofline().operators, "lost", "share"),
             "copies": lambda: _plain(trace.rates().copies, "bandwidth"),
             "memory": lambda: _plain(trace.allocations().usage, "growth"),
             "memory_by_step": lambda: _plain(trace.allocations().by_step),
