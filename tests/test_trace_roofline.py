@@ -70,6 +70,10 @@ def test_an_unknown_machine_has_no_roof_until_the_caller_gives_it(tmp_path):
     with pytest.raises(TraceError, match="no data sheet"):
         trace.roofline(bandwidth=5.3e12)
     assert trace.roofline(flops={"BFloat16": 1300e12}, bandwidth=5.3e12).operators
+    for rank, gpu in enumerate(("NVIDIA H200", "NVIDIA H200 NVL")):
+        write(tmp_path / f"rank{rank}.json", step(HALF), head(rank, 2, gpu=gpu))
+    with pytest.raises(TraceError, match=r"\(NVIDIA H200, NVIDIA H200 NVL\)"):
+        Trace.load(tmp_path, cache=False).roofline()
 
 
 def test_without_shapes_it_is_refused(tmp_path):

@@ -181,6 +181,37 @@ def test_copies_and_operators_in_which_the_host_waits_hold_it():
     assert Trace.from_slices(work).what_if("gemm").gains[0].most == 50
 
 
+def test_what_nccl_does_waits_for_what_its_thread_launched_before():
+    """It starts 30 µs after the kernel's end: no timing tells."""
+    work = [
+        cpu("cudaLaunchKernel", 0, CALL, Kind.LAUNCH, correlation=1),
+        gpu("gemm", LATENCY, 107 * US, correlation=1),
+        cpu("ncclLaunch", CALL, 2 * CALL, Kind.LAUNCH, correlation=2),
+        reduce(137 * US, 200 * US, 0, correlation=2, stream=20),
+    ]
+    gains = {one.change: one.most for one in Trace.from_slices(work).what_if("gemm").gains}
+    assert gains["gemm: 2 × as fast"] == 50 * US
+
+
+@pytest.mark.parametrize(
+    ("call", "least", "most"),
+    [("cudaDeviceSynchronize", 10, 10), ("cudaStreamSynchronize", 18, 50)],
+)
+def test_a_synchronisation_waits_for_the_whole_device_or_for_what_ended_last(call, least, most):
+    launch = "cudaLaunchKernel"
+    work = [
+        cpu(launch, 0, CALL, Kind.LAUNCH, correlation=1),
+        gpu("long", LATENCY, 107 * US, correlation=1),
+        cpu(launch, CALL, 2 * CALL, Kind.LAUNCH, correlation=2),
+        gpu("other", CALL + LATENCY, 97 * US, stream=8, correlation=2),
+        cpu(call, 20 * US, 107 * US, Kind.LAUNCH),
+        cpu(launch, 108 * US, 112 * US, Kind.LAUNCH, correlation=3),
+        gpu("after", 115 * US, 150 * US, correlation=3),
+    ]
+    one = Trace.from_slices(work).what_if("long").gains[0]
+    assert (one.least, one.most) == (least * US, most * US)
+
+
 @settings(derandomize=True, max_examples=80, deadline=None)
 @given(slices=programs())
 def test_whatever_the_trace_holds_nothing_is_gained_by_no_change_and_no_more_than_removed(slices):
@@ -225,3 +256,6 @@ def test_clocks_that_are_not_one_are_aligned_first_and_that_is_said():
     assert str(trace.align().certificate) in str(trace.what_if())
     with pytest.raises(TraceError, match="nothing in this trace"):
         Trace.from_slices([cpu("sleep", 0, 5, Kind.PYTHON)]).what_if()
+    launches = cpu("cudaLaunchKernel", 2, 3, Kind.LAUNCH, correlation=1)
+    with pytest.raises(TraceError, match="no kernels in the trace"):
+        Trace.from_slices([cpu("aten::mm", 0, 5), launches]).what_if()

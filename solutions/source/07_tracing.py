@@ -1302,8 +1302,8 @@ for one in moe.breakdown().steps:
 # %% [markdown] id="critical-text"
 # ## The critical path, and Perfetto
 #
-# What the end of a step had to wait for, as one chain over all ranks; and the traces of all ranks in one file for
-# Perfetto. 10 minutes; recordings.
+# What the end of a step had to wait for, as one chain over all ranks; what a change would gain; and the traces of all
+# ranks in one file for Perfetto. 15 minutes; recordings.
 
 # %% id="critical"
 recording("slow-rank").critical_path()
@@ -1352,6 +1352,38 @@ recording("data-parallel-before").critical_path()
 # no more than the GPU's idle time. Part of the host's work is the recording itself (12 % of a step here): measure
 # without it, too.
 #
+# ### What would it gain?
+#
+# A path says what to look at, but not how much there is to gain: where one thing becomes faster, the end soon waits
+# for another. `what_if()` replays the recording: every kernel, launch and collective of all ranks starts as soon as
+# what it waited for is over. One change at a time, and the replay says by how much earlier the end comes.
+#
+# In *slow-rank* the path stays on rank 1. One matrix kernel (its name ends in `NNT`) takes 2.9 ms in three steps on
+# ranks 0, 2 and 3, and 5.7 ms on rank 1.
+#
+# **Predict:** by how many milliseconds does the end of the three steps come earlier if this kernel runs twice as
+# fast on all ranks?
+
+# %% id="what-if-prediction" tags=["prediction"]
+prediction = 2.85  # half of rank 1's 5.7 ms: the path is there
+
+# %% id="what-if"
+found = recording("slow-rank").what_if("coopA_NNT")
+display(found)
+gain = next(one for one in found.gains if "NNT" in one.change)
+lockstep.compare(predicted=prediction, computed=gain.most / 1e6, unit="ms")
+
+# %% [markdown] id="what-if-explained"
+# Half of rank 1's time is the most that is possible; half of the mean would be 1.8 ms. The gain is a little less than
+# the most: once the kernel is faster, the end waits for something else now and then. If nobody waited for rank 1, the
+# others would win less: about 1.5 ms. Communication that takes no time wins nearly nothing, although the ranks spend
+# 6.1 ms in it: it runs beside the kernels.
+#
+# There are two numbers, as a stream that waits for an event which is over leaves no trace. And some things no trace
+# tells: what Python waits for, or that kernels which run at the same time slow each other down. So a replay says what
+# is worth trying. Whether it was, a second recording says.
+
+# %% [markdown] id="perfetto-export"
 # ### Perfetto
 #
 # [Perfetto](https://ui.perfetto.dev) shows large traces, and has SQL. `lockstep trace FOLDER --perfetto FILE` writes

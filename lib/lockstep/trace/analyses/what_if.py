@@ -38,7 +38,8 @@ from .critical import AT_ONCE
 from .wording import Answer, shortened
 
 _NEVER = -(1 << 62)
-_END, _ALL_ENDED, _START, _CAME = range(4)  # sorts of moments, in their order at one time
+# Sorts of moments, in their order at one time: a host's ends come after what it waited for.
+_END, _ALL_ENDED, _ON_HOST, _START, _CAME = range(5)
 _WAITS = re.compile("ynchronize|wait_tensor")
 _ON_ALL = re.compile("DeviceSynchronize")
 _TOP = 5  # kernels that are tried
@@ -145,7 +146,8 @@ class Replay:
         self.computes = np.where(self.device, kernels, computes_on_host(trace, self.rows))
         self.graph = _Graph()
         self.starts = self.graph.moments(self.start, _START)
-        self.ends = self.graph.moments(self.end, _END)
+        awaits = ~self.device & ~self.communicates
+        self.ends = self.graph.moments(self.end, np.where(awaits, _ON_HOST, _END))
         self.ready = self.start.copy()  # when it goes on, if it waits for something inside
         self.inside = [(self.starts, np.arange(len(self.rows)))]
         self._order()
@@ -205,7 +207,8 @@ class Replay:
         self.all_ended = np.full(len(self.rows), NONE, np.int64)  # by the end of each
         for _, here in grouped(self.rank * 2 + self.device):
             ended, ends = by_end(self.end, here)
-            self.all_ended[ended] = moments = self.graph.moments(ends, _ALL_ENDED)
+            sort = np.where(self.device[ended], _ALL_ENDED, _START)
+            self.all_ended[ended] = moments = self.graph.moments(ends, sort)
             self.graph.edges(self.ends[ended], moments)
             self.graph.edges(moments[:-1], moments[1:])
             before = last_ended(ended, ends, self.start[here])
@@ -310,9 +313,9 @@ class _Graph:
         self._edges: list[tuple[Column, ...]] = []
         self._count = 0
 
-    def moments(self, time: Column, sort: int) -> Column:
+    def moments(self, time: Column, sort: Column | int) -> Column:
         """Add moments at these times (ns); returns their numbers."""
-        self._moments.append((time, np.full(len(time), sort)))
+        self._moments.append((time, np.broadcast_to(sort, time.shape)))
         self._count += len(time)
         return np.arange(self._count - len(time), self._count)
 
