@@ -614,6 +614,9 @@ def test_a_dragged_range_has_its_statistics(opened: Opened) -> None:
     kinds = [LOOKS[one].label for one in (COMPUTES, HIDDEN, EXPOSED)]
     assert rows[0] == ["rank", *kinds, "waits for others", "others wait for it"]
     shares = [[float(cell.split()[0]) for cell in row[1:4]] for row in rows[1:]]
+    names = opened.page.locator(".ls-range").nth(1).locator("tr").all_inner_texts()
+    (gemm,) = (row.split("\t") for row in names if row.startswith("gemm<float>"))
+    assert float(gemm[2].split()[0]) == pytest.approx(3 * 0.45, abs=0.02)  # µs within the range
     # Rank 0 communicates all the time, and computes until 2.5 µs; rank 1 begins at 2.3.
     assert shares[0] == pytest.approx([0, 45, 55], abs=1)
     assert shares[1] == pytest.approx([25, 20, 55], abs=1)
@@ -726,9 +729,9 @@ def test_a_hidden_kind_is_not_drawn_where_others_are(
     context: playwright.BrowserContext, tmp_path: Path
 ) -> None:
     kinds = (Kind.COMPUTE, Kind.COPY)
-    slices = [Slice(0, "stream 7", "x", 20 * n, 20, kinds[n % 2], 7) for n in range(2)]
+    slices = [Slice(0, "stream 7", "x", 2000 * n, 2000, kinds[n], 7) for n in range(2)]
     slices += [
-        Slice(0, "stream 7", "x", 100 + n, 1, kinds[n % 2], 7) for n in range(9_900)
+        Slice(0, "stream 7", "x", 5000 + n, 1, kinds[n % 2], 7) for n in range(5000)
     ]  # narrower than a pixel
     found = Opened(context, tmp_path / "hidden.html", page(Trace.from_slices(slices, stamp=MODEL)))
 
@@ -740,9 +743,16 @@ def test_a_hidden_kind_is_not_drawn_where_others_are(
             "return new Uint32Array(data.data.buffer).filter(one => one === 0xff739e00).length; }"
         )
 
+    box = found.canvas.bounding_box()
+    assert box is not None
+    x, y = box["x"] + 0.3 * box["width"], found.find("x")[1]
+    found.page.mouse.move(x, y)
+    assert "rank 0 · stream 7 · copy" in found.text(".ls-tip")
     assert green() > 1000
     found.page.get_by_role("button", name="copy", exact=True).click()
     assert green() == 0
+    found.page.mouse.move(x, y)
+    assert not found.page.locator(".ls-tip").is_visible()
     found.page.keyboard.press("Enter")
     assert green() > 1000
     assert found.problems == []
@@ -971,7 +981,7 @@ def training() -> Trace:
                 communication(rank, "all_reduce", begin + 500 + lasts, begin + 8000),
             ]
         slices.append(communication(rank, "all_gather", 50_000 - 1000 * (rank == 2), 55_000))
-    return Trace.from_slices(slices, stamp=MODEL)
+    return Trace.from_slices([replace(one, start=one.start + 10**9) for one in slices], stamp=MODEL)
 
 
 def communication(rank: int, name: str, start: int, end: int) -> Slice:
@@ -1098,9 +1108,9 @@ def test_a_saved_file_has_nested_slices_in_one_thread_and_arrows_of_launches(
     packed = download.value.path().read_bytes()
     saved = slices_in(packed)
     assert sum(saved.values()) == len(trace) + len(training())
+    assert saved["after rank 0", "stream 20 (overlapping)", "b", 30, 50] == 1  # in the other one
     threads = {(process, name): thread for process, thread, name, *_ in saved}
     assert threads["after rank 0", "cudaLaunchKernel"] == "thread 1"  # in mm, in forward
-    assert threads["after rank 0", "b"] == "stream 20 (overlapping)"  # neither holds the other
     assert threads["before rank 2", "all_gather"] == "stream 20"
     events = json.loads(gzip.decompress(packed))["traceEvents"]
     ends = {
