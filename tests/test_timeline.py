@@ -182,6 +182,20 @@ def test_an_overview_covers_the_same() -> None:
         }
 
 
+def test_a_step_lasts_from_its_first_ranks_start_to_its_last_ranks_end() -> None:
+    slices = [
+        Slice(rank, "main", f"step {number}", 1000 + 100 * at + rank, 90, Kind.STEP)
+        for rank in range(2)
+        for at, number in enumerate((1, 2, 1))  # counted anew
+    ]
+    trace = Trace.from_slices(slices, stamp=MODEL)
+    steps = (("step 1", 0, 91), ("step 2", 100, 191), ("step 1", 200, 291))
+    assert scene(trace).steps == steps
+    labels = [label for label, *_ in scene(trace, before=trace).steps]
+    assert labels[2:4] == ["before step 1", "after step 1"]
+    assert scene(step()).steps == ()  # nothing marks any
+
+
 def test_a_comparison_starts_each_trace_at_its_own_zero() -> None:
     late = Trace.from_slices([Slice(0, "main", "b", 10**18, 70)], stamp=MODEL)
     early = Trace.from_slices([Slice(0, "main", "a", 5, 100)], stamp=simulated("another"))
@@ -615,8 +629,9 @@ def test_a_dragged_range_has_its_statistics(opened: Opened) -> None:
     assert rows[0] == ["rank", *kinds, "waits for others", "others wait for it"]
     shares = [[float(cell.split()[0]) for cell in row[1:4]] for row in rows[1:]]
     names = opened.page.locator(".ls-range").nth(1).locator("tr").all_inner_texts()
-    (gemm,) = (row.split("\t") for row in names if row.startswith("gemm<float>"))
-    assert float(gemm[2].split()[0]) == pytest.approx(3 * 0.45, abs=0.02)  # µs within the range
+    times = {row.split("\t")[0]: float(row.split("\t")[2].split()[0]) for row in names[1:]}
+    assert times["gemm<float>"] == pytest.approx(3 * 0.45, abs=0.02)  # µs within the range
+    assert times["ncclAllReduce"] == pytest.approx(1 + 0.75 + 0.45, abs=0.02)
     # Rank 0 communicates all the time, and computes until 2.5 µs; rank 1 begins at 2.3.
     assert shares[0] == pytest.approx([0, 45, 55], abs=1)
     assert shares[1] == pytest.approx([25, 20, 55], abs=1)
