@@ -84,7 +84,8 @@ def test_answers_are_judged_whatever_a_notebook_says_of_them(hand_in, tmp_path):
 def test_the_command_executes_equal_code_once_and_says_why_what_does_not_count(
     hand_in, tmp_path, capsys, monkeypatch
 ):
-    executed, run = [], sandbox.run
+    executed: list[str] = []
+    run = sandbox.run
 
     def counted(*arguments, **settings):
         executed.extend(name for name in settings.get("files", ()) if name.endswith(".ipynb"))
