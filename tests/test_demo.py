@@ -1,14 +1,17 @@
 """`lockstep demo`: a notebook to show, with times of this machine or with recordings."""
 
 import json
+import os
 import re
+import tempfile
 from pathlib import Path
 
 import nbformat
 import pytest
+from lockstep.__main__ import main
 from lockstep.base.paths import SOLUTIONS
 from lockstep.course.exercises import MIME
-from lockstep.teach import demo, replay
+from lockstep.teach import cleanup, demo, replay
 from nbclient import NotebookClient
 from traitlets.config import Config
 
@@ -66,6 +69,43 @@ def test_a_recording_runs_nothing_and_shows_all_with_a_stamp(tmp_path, monkeypat
             assert re.sub(r"^live +·", "recorded ·", text, flags=re.M).strip() in said
         assert replay.STAMP in said
         assert not re.search(r"^live +·", said, re.MULTILINE)
+
+
+def test_answers_are_folded_and_the_folder_is_left_to_clean(tmp_path, monkeypatch):
+    places = cleanup.Places((tmp_path,), tmp_path, tmp_path, tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    locks: list[int] = []
+
+    def become(command, words, environment):  # JupyterLab, which would go on from here
+        (folder,) = tmp_path.glob("lockstep-demo-*")
+        os.utime(folder, (0, 0))
+        assert cleanup.find(places) == []
+        links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+        locks.extend(int(one.name) for one in links if one.exists() and one.samefile(folder))
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execve", become)
+    with pytest.raises(SystemExit):
+        main(["demo", "00", "--recorded"])
+    assert len(locks) == 1 and os.get_inheritable(locks[0])
+    (path,) = tmp_path.rglob("00_start_here.ipynb")
+    cells = json.loads(path.read_text())["cells"]
+    asked = [
+        cell for cell in cells if {"prediction", "guess"} & set(cell["metadata"].get("tags", []))
+    ]
+    assert asked and all(cell["metadata"]["jupyter"]["source_hidden"] for cell in asked)
+    os.close(locks[0])
+    assert [one.what for one in cleanup.find(places) if one.kind == "folder"] == [
+        str(path.parents[1])
+    ]
+
+
+def test_a_lab_that_is_not_there_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert main(["demo", "99"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "has no lab 99; it has 00, " in said.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_jupyterlab_shows_it_alone_and_large(tmp_path):

@@ -8,13 +8,15 @@ from lockstep.__main__ import main
 from lockstep.base.paths import SOLUTIONS
 from lockstep.course import labs  # noqa: F401
 from lockstep.course.exercises import exercises
+from lockstep.course.judging import words
 from lockstep.course.syllabus import LABS
 from lockstep.teach import sheet
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
-def test_every_section_prediction_and_exercise_is_in_it(lab):
-    text = sheet.sheet(lab.number)
+def test_every_section_prediction_and_exercise_is_in_it(lab, capsys):
+    assert main(["sheet", lab.number]) == 0
+    text = capsys.readouterr().out
     cells = [cell for name in sorted(SOLUTIONS.glob(f"{lab.number}_*")) for cell in read(name)]
     asked = [
         cell["id"]
@@ -41,6 +43,24 @@ def test_every_section_prediction_and_exercise_is_in_it(lab):
     ]
     ours = [one.title for one in found if one.title not in ("Start", "Going further")]
     assert ours == titles
+
+
+ONE_SENTENCE = re.compile(r"[A-Za-zΑ-ω0-9](?:(?![.?!] [A-Z]).)*\.")
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+def test_each_prediction_has_one_sentence_of_its_author(lab, capsys):
+    """In the lab's TOML, [predictions], by the id of the cell."""
+    cells = [cell for name in sorted(SOLUTIONS.glob(f"{lab.number}_*")) for cell in read(name)]
+    asked = {cell["id"] for cell in cells if "prediction" in cell["metadata"].get("tags", [])}
+    said = words.predictions(lab.number)
+    assert said.keys() == asked
+    assert [text for text in said.values() if not ONE_SENTENCE.fullmatch(text)] == []
+    assert main(["sheet", lab.number]) == 0
+    shown = re.findall(
+        r"\*\*Ask\*\* \(`(.+?)`\): .*\n  - Say: `.+?`\. (.+)", capsys.readouterr().out
+    )
+    assert {name: text for name, text in shown if name in asked} == said
 
 
 MOST = 90  # minutes of a sitting
@@ -96,6 +116,7 @@ def test_minutes_and_words_of_a_lab_made_by_hand():
         prose("## One\n\n**Predict:** how many?"),
         code("one-prediction", "prediction = 2 + 1  # two, and one more", "prediction"),
         code("run", "%%torchrun --may-fail\n1", shown="one\nlive · failed"),
+        code("well", "%%torchrun --may-fail\n1", shown="one\nlive · 2 ranks"),
         code(
             "said",
             "lockstep.compare(predicted=prediction, measured=3)",
@@ -112,14 +133,12 @@ def test_minutes_and_words_of_a_lab_made_by_hand():
     first, one, more, further = sheet.sections(LABS[0], cells, blanks)
     assert first.minutes == 1.0
     # The exercise wants two lines that are neither given nor to be found above it.
-    ran, compared = 0.5 + 2 * 0.1 + 2 * 0.05, 0.5 + 0.1 + 0.05
-    assert one.minutes == pytest.approx(9 / 180 + 2 + ran + compared + 5 + 2 * 1.5)
+    ran, again, compared = 0.5 + 2 * 0.1 + 2 * 0.05, 0.5 + 2 * 0.05, 0.5 + 0.1 + 0.05
+    assert one.minutes == pytest.approx(9 / 180 + 2 + ran + again + compared + 5 + 2 * 1.5)
     assert one.asks == [
-        sheet.Ask(
-            "one-prediction", "how many?", "2 + 1", "two, and one more", "predicted 3 · measured 3"
-        )
+        sheet.Ask("one-prediction", "how many?", "2 + 1", "", "predicted 3 · measured 3")
     ]
-    assert one.broken == ["run"]
+    assert one.broken == ["run"]  # not what may fail and has ended well
     assert one.exercises == ["average"]
     assert one.has_break
     assert [more.further, further.further, one.further] == [True, True, False]

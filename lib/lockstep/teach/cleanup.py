@@ -5,7 +5,7 @@ remove any more: kernel and forkserver killed at once, a machine that ran out of
 listed here belongs to this user and to nobody alive:
 
 - a process names its notebook (LOCKSTEP_JOB, or the forkserver's command line), which has ended;
-- a job's folder, or an agent's ticket, is locked while it is used, and is not;
+- a job's folder, a demo's, or an agent's ticket, is locked while it is used, and is not;
 - other temporary folders, and shared memory of PyTorch and NCCL, are older than each process of
   the user that has this package or PyTorch loaded, so none of those has made them.
 """
@@ -32,6 +32,7 @@ from ..base.formatting import binary, in_one_line
 from ..launch import processes
 from ..launch.locks import is_held
 
+DEMO = "lockstep-demo-"  # how the names of demos' folders begin
 _YOUNG = 60.0  # seconds: whoever makes a file may not have locked it yet
 _TEMPORARY = re.compile(r"lockstep-(trace-)?[a-z0-9_]{8}")
 _SHARED = re.compile(r"torch_\d+_\d+_\d+|nccl-\w{6}")
@@ -153,7 +154,7 @@ def _folders(base: Path, oldest: float) -> Iterator[Leftover]:
     for path in _sorted(base.glob("lockstep-*")):
         if (about := _own(path, stat.S_ISDIR)) is None:
             continue
-        if path.name.startswith(processes.FOLDER):
+        if path.name.startswith((processes.FOLDER, DEMO)):
             if not is_held(path):
                 yield _folder(path, about, _remove_unlocked)
         elif _TEMPORARY.fullmatch(path.name) and about.st_mtime < oldest - _YOUNG:

@@ -243,8 +243,9 @@ def _preflight(arguments: argparse.Namespace) -> int:
     help="show a lab's solution to a class, in large type",
     description="Open a lab's solution in JupyterLab, in large type and without outputs, "
     "to be run cell by cell; each cell says how long it took here just "
-    "before. OPTIONs after -- go to JupyterLab. Exit code: 1 if the solution "
-    "does not run here, 2 for bad input or where there is no JupyterLab.",
+    "before. Predictions and guesses are folded until you open them. OPTIONs "
+    "after -- go to JupyterLab. Exit code: 1 if the solution does not run "
+    "here, 2 for bad input or where there is no JupyterLab.",
 )
 @option("number", metavar="NN", help="the lab, such as 01")
 @option(
@@ -255,8 +256,6 @@ def _preflight(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from . import demo
 
-    if not arguments.recorded:
-        print("running it once, to find out how long each cell takes here …", flush=True)
     try:
         demo.show(arguments.number, arguments.recorded, arguments.options)
     except demo.CannotShow as error:

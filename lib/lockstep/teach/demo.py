@@ -1,11 +1,13 @@
 """A lab's solution for a class to look at: large type, one document, and how long each cell takes.
 
 `lockstep demo NN`. The solution is executed here once, for the times; then it stands there without
-outputs, to be run cell by cell. With --recorded nothing runs: `replay` shows what is published.
+outputs, to be run cell by cell. Cells that hold an answer to the class are folded. With --recorded
+nothing runs: `replay` shows what is published.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -15,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..author import execute
+from ..author.source import ASKED
 from ..base.paths import MATERIAL
 from ..course import copies
+from .cleanup import DEMO
 
 _LONG = 1.0  # seconds: what is shorter needs no word
 _SIZE = "20px"
@@ -51,6 +55,9 @@ def prepare(number: str, recorded: bool, folder: Path) -> Path:
     """
     published, *_ = execute.find(execute.SOLUTIONS, [number], MATERIAL)
     notebook = json.loads(published.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        if ASKED.keys() & set(cell["metadata"].get("tags", [])):
+            cell["metadata"]["jupyter"] = {"source_hidden": True}
     if recorded:
         first = [
             _markdown_cell("recorded", _RECORDED),
@@ -67,6 +74,7 @@ def prepare(number: str, recorded: bool, folder: Path) -> Path:
 
 def _measure(published: Path) -> dict[str, float]:
     """Execute the solution; returns how many seconds each cell took on this machine."""
+    print("running it once, to find out how long each cell takes here …", flush=True)
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
         (done,) = execute.run([published], {}, Path(folder))
         if done.problems or done.executed is None:
@@ -132,15 +140,22 @@ def jupyterlab(
 
 
 def show(number: str, recorded: bool, options: Sequence[str]) -> bool:
-    """Prepare a notebook and become JupyterLab; False where there is none. Raises as `prepare`."""
-    folder = Path(tempfile.mkdtemp(prefix="lockstep-demo-"))  # JupyterLab has it open
+    """Prepare a notebook and become JupyterLab; False where there is none. Raises as `prepare`.
+
+    JupyterLab holds a lock on the notebook's folder, which `lockstep clean` finds afterwards.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=DEMO))
     try:
+        if copies.jupyterlab(folder, options, os.environ) is None:  # before what takes minutes
+            shutil.rmtree(folder)
+            return False
         opened = jupyterlab(prepare(number, recorded, folder), options, os.environ)
     except BaseException:
         shutil.rmtree(folder)
         raise
-    if opened is None:
-        shutil.rmtree(folder)
-        return False
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    os.set_inheritable(lock, True)
+    assert opened is not None
     command, variables = opened
     os.execve(command[0], command, variables)

@@ -1,7 +1,7 @@
 """A run sheet for who gives a lab: sections with minutes, what to say, the usual mistakes.
 
-`lockstep sheet NN`. All of it is taken from the published solution and the words of the checks, so
-it cannot differ from the lab. The minutes follow one rule, `RULE`, and are no measurement; what
+`lockstep sheet NN`. All of it is taken from the published solution and the lab's words, so it
+cannot differ from the lab. The minutes follow one rule, `RULE`, and are no measurement; what
 the syllabus, the README and the labs' titles announce is what it gives.
 """
 
@@ -38,15 +38,13 @@ _RUN = 0.5  # minutes, to run a cell, and to look at a picture
 _SHOWN = 0.05  # minutes, for each line that a cell shows
 _SITTING = 90  # minutes: who needs longer comes twice
 _ROUND = 5  # minutes: what is announced is a multiple of it
-_LEAST = 5  # words of a sentence that says why
 _SAID = re.compile(r"\w")  # a table's bars say nothing
 _HEADING = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
-_ASKS = re.compile(r"\*\*Predict[^*]*\*\*:?\s*(?P<question>.+?)(?=\n\n|\Z)", re.DOTALL)
+_ASKS = re.compile(r"\*\*Predict[^*]*\*\*[:,]?\s*(?P<question>.+?)(?=\n\n|\Z)", re.DOTALL)
 _FAILED = re.compile(r"· failed$", re.MULTILINE)  # the stamp of a job
 _RESULT = {"prediction": "predicted ", "guess": "“"}  # how a comparison begins, and a claim
 _CLAIMED = re.compile(r"“(?P<said>[^”]+)”")
-_SENTENCE = re.compile(r"^.+?[.:!?](?=\s|\Z)", re.DOTALL)
 _COMMENT = re.compile(r"\s#\s(?P<why>.+)$", re.MULTILINE)
 _VALUE = re.compile(r"^(?:prediction|guess) = (?P<value>.+)", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")
@@ -130,6 +128,7 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
 
     cells: of the executed solution. blanks: of the lab that learners get.
     """
+    said = words.predictions(lab.number)
     names = {one.name for one in exercises() if one.lab == lab.number}
     given = {one["id"]: _lines(one) for one in blanks if one["id"] in names}
     seen: set[str] = set()  # lines of code
@@ -158,7 +157,7 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
         if any(_FAILED.search(text) for text in _texts(cell)):
             here.broken.append(cell["id"])
         if {"prediction", "guess"} & set(tags):
-            here.asks.append(_ask(cell["id"], source, tags, question, cells[at + 1 :]))
+            here.asks.append(_ask(cell, said.get(cell["id"], ""), question, cells[at + 1 :]))
     return found
 
 
@@ -209,25 +208,24 @@ def _lines(cell: Cell) -> set[str]:
     return {line for line in lines if line and not line.startswith("#")}
 
 
-def _ask(name: str, source: str, tags: list[str], text: str, later: list[Cell]) -> Ask:
+def _ask(cell: Cell, why: str, text: str, later: list[Cell]) -> Ask:
+    """Return what a cell asks for; why: what its author says of a prediction."""
+    source, name = "".join(cell["source"]), cell["id"]
     value = _VALUE.search(source)
     said = value["value"] if value else source
-    comment = _COMMENT.search(said)
     answer = _flat(_COMMENT.sub("", said))
-    if "guess" in tags:
-        measured, then = _measured("guess", later)
-        claim = _CLAIMED.search(measured)
+    if "guess" in cell["metadata"]["tags"]:
+        measured = _measured("guess", later)
+        claim, comment = _CLAIMED.search(measured), _COMMENT.search(said)
         question = f"does it hold that {claim['said']}" if claim else "does the sentence hold?"
-        return Ask(name, question, answer, comment["why"] if comment else then, measured)
-    measured, then = _measured("prediction", later)
+        return Ask(name, question, answer, comment["why"] if comment else "", measured)
     asked = [one["question"] for one in _ASKS.finditer(text)] or text.split("\n\n")[-1:]
-    return Ask(name, _flat(asked[-1]), answer, comment["why"] if comment else then, measured)
+    return Ask(name, _flat(asked[-1]), answer, why, _measured("prediction", later))
 
 
-def _measured(asked: str, later: list[Cell]) -> tuple[str, str]:
-    """Return what came of a prediction (or a guess) when the solution was executed, and how the
-    text behind it begins."""
-    for at, cell in enumerate(later):
+def _measured(asked: str, later: list[Cell]) -> str:
+    """Return what came of a prediction (or a guess) when the solution was executed."""
+    for cell in later:
         if cell["cell_type"] != "code":
             continue
         tags = cell["metadata"].get("tags", [])
@@ -236,14 +234,9 @@ def _measured(asked: str, later: list[Cell]) -> tuple[str, str]:
         shown = [one for one in _texts(cell) if one.startswith(_RESULT[asked])]
         if not shown:
             continue
-        said = _flat(shown[-1])
-        if "varies" in tags:
-            said = f"differs from run to run; the published run: {said}"
-        texts = ["".join(one["source"]) for one in later[at:] if one["cell_type"] == "markdown"]
-        first = _SENTENCE.match(texts[0].strip()) if texts else None
-        then = _flat(first[0]) if first and not texts[0].startswith(("#", "**")) else ""
-        return said, then if len(then.split()) >= _LEAST else ""
-    return "", ""
+        varies = "differs from run to run; the published run: " if "varies" in tags else ""
+        return varies + _flat(shown[-1])
+    return ""
 
 
 def _flat(text: str) -> str:
@@ -287,8 +280,7 @@ def _section(lab: Lab, one: Section) -> Iterator[str]:
     yield f"\n## {one.title}\n"
     for ask in one.asks:
         yield f"- **Ask** (`{ask.cell}`): {ask.question}"
-        why = f": {ask.why}" if ask.why else ""
-        yield f"  - Say: `{ask.answer}`{why}"
+        yield f"  - Say: `{ask.answer}`. {ask.why}".rstrip()
         if ask.measured:
             yield f"  - Result: {ask.measured}"
     for cell in one.broken:

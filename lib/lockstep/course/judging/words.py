@@ -1,5 +1,5 @@
-"""The words of checks: each exercise's hints and the sentence of each mistake, from
-`labs/labNN.toml`.
+"""The words of a lab: each exercise's hints and the sentence of each mistake, and what is said of
+each prediction, from `labs/labNN.toml`.
 
 What may go wrong in every exercise is said in `words.toml` here, and of sums over ranks in
 `labs/sums.toml`, unless the exercise says it itself.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _GENERAL = Path(__file__).with_suffix(".toml")
+PREDICTIONS = "predictions"  # the table that is no exercise's
 _LABS = Path(__file__).parents[1] / "labs"
 _SUMS = _LABS / "sums.toml"
 
@@ -50,6 +51,16 @@ def of(lab: str, exercise: str) -> Words:
     table = _read(_LABS / f"lab{lab}.toml")[exercise]
     first, second, third = table["hints"]
     return Words((first, second, third), table.get("mistakes", {}))
+
+
+def predictions(lab: str) -> dict[str, str]:
+    """Return what whoever gives the lab says of each prediction, a sentence by the id of its cell.
+
+    None are there for a lab without words.
+    """
+    path = _LABS / f"lab{lab}.toml"
+    found: dict[str, str] = _read(path).get(PREDICTIONS, {}) if path.exists() else {}
+    return found
 
 
 @cache
