@@ -63,6 +63,22 @@ def test_each_prediction_has_one_sentence_of_its_author(lab, capsys):
     assert {name: text for name, text in shown if name in asked} == said
 
 
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
+def test_each_exercise_has_three_usual_mistakes_which_come_first(lab, capsys):
+    assert main(["sheet", lab.number]) == 0
+    parts = re.split(r"- \*\*Exercise\*\* `(.+?)`", capsys.readouterr().out)
+    shown = {
+        name: re.findall(r"^    - ([^ ]+): “", part, re.MULTILINE)
+        for name, part in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    for one in exercises():
+        if one.lab == lab.number:
+            said = words.of(one.lab, one.name)
+            assert len(set(said.usual)) == 3, f"usual = [three mistakes] in the TOML: {one.name}"
+            assert shown[one.name][:3] == list(said.usual)
+            assert sorted(shown[one.name]) == sorted(said.sentences)
+
+
 MOST = 90  # minutes of a sitting
 
 

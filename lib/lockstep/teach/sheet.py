@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -295,6 +295,14 @@ def _section(lab: Lab, one: Section) -> Iterator[str]:
 
 def _mistakes(exercise: Exercise) -> Iterator[str]:
     yield f"- **Exercise** `{exercise.name}`. First hint: {_flat(exercise.hints[0])}"
-    for mistake, said in words.of(exercise.lab, exercise.name).sentences.items():
-        sentence = _FIELD.sub(r"⟨\1⟩", _SILENT.sub("", said))
-        yield f"  - {mistake}: “{_flat(sentence)}”"
+    said = words.of(exercise.lab, exercise.name)
+    yield from _told("Usual mistakes, by the lab's author", said.usual, said.sentences)
+    others = [mistake for mistake in said.sentences if mistake not in said.usual]
+    yield from _told("Others", others, said.sentences)
+
+
+def _told(title: str, mistakes: Sequence[str], sentences: dict[str, str]) -> Iterator[str]:
+    yield f"  - {title}:"
+    for mistake in mistakes:
+        sentence = _FIELD.sub(r"⟨\1⟩", _SILENT.sub("", sentences[mistake]))
+        yield f"    - {mistake}: “{_flat(sentence)}”"

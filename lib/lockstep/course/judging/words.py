@@ -21,10 +21,11 @@ _SUMS = _LABS / "sums.toml"
 
 @dataclass(frozen=True)
 class Words:
-    """hints: three, each giving away more. sentences: by mistake."""
+    """hints: three, each giving away more. sentences: by mistake. usual: the three to expect."""
 
     hints: tuple[str, str, str]
     sentences: dict[str, str]
+    usual: tuple[str, ...] = ()
 
     def require(self, mistake: str) -> None:
         """Raise ValueError where there is no sentence for a mistake."""
@@ -50,7 +51,8 @@ class Words:
 def of(lab: str, exercise: str) -> Words:
     table = _read(_LABS / f"lab{lab}.toml")[exercise]
     first, second, third = table["hints"]
-    return Words((first, second, third), table.get("mistakes", {}))
+    usual = tuple(table.get("usual", ()))
+    return Words((first, second, third), table.get("mistakes", {}), usual)
 
 
 def predictions(lab: str) -> dict[str, str]:
