@@ -1158,6 +1158,7 @@ def test_perfetto_opens_what_it_is_handed_and_nothing_is_asked_for_before_the_cl
     with found.page.expect_popup() as popup:
         found.page.get_by_role("button", name="Open ui.perfetto.dev").click()
     tab = popup.value
+    tab.set_default_timeout(60_000)  # on a busy machine it takes its time
     found.page.get_by_text("Perfetto has the slices").wait_for(timeout=60_000)
     tab.get_by_role("button", name="Yes").click()  # it trusts whoever the user does
     tab.wait_for_function("() => window.app?.trace && !window.app.isLoadingTrace")
