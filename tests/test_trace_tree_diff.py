@@ -174,6 +174,31 @@ def test_every_operator_is_counted_once_on_its_side(one, other):
         assert sum(each.cpu for each in own) == pytest.approx(length)
 
 
+FLAT = st.lists(st.sampled_from("abcd"), min_size=1, max_size=12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(FLAT, FLAT)
+def test_as_many_siblings_as_possible_are_in_both_trees(one, other):
+    longest = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i, name in enumerate(one):
+        for k, second in enumerate(other):
+            beside = max(longest[i][k + 1], longest[i + 1][k])
+            longest[i + 1][k + 1] = longest[i][k] + 1 if name == second else beside
+    found = traced(*map(Op, one)).tree_diff(traced(*map(Op, other)))
+    assert found.same == longest[-1][-1]
+
+
+def test_a_tree_may_be_deeper_than_python_calls():
+    def deep(last):
+        around = [Slice(0, "t", f"d{at}", at, 9000 - 2 * at, Kind.OPERATOR) for at in range(2000)]
+        return Trace.from_slices([*around, Slice(0, "t", last, 3000, 10, Kind.OPERATOR)])
+
+    found = deep("relu").tree_diff(deep("gelu"))
+    assert (found.same, found.new[0].name, found.gone[0].name) == (2000, "gelu", "relu")
+    assert len(found.new[0].path) == 2000
+
+
 def _length(op):
     return op.own + sum(map(_length, op.children))
 

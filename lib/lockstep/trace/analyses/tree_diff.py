@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from itertools import product
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from ...base.formatting import counted, milliseconds, ranks_text
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
 from ..joins import launch_of, on_device
-from ..slices import NONE, Kind, Slices, TraceError
+from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import Step, steps_by_rank
 from .wording import Answer, shortened
 
@@ -172,12 +171,15 @@ class _Node:
     signature: int = 0
 
     def all(self) -> Iterator[_Node]:
-        yield self
-        for child in self.children:
-            yield from child.all()
+        left = [self]
+        while left:
+            node = left.pop()
+            yield node
+            left += reversed(node.children)
 
     def sign(self) -> int:
-        self.signature = hash((self.name, *(child.sign() for child in self.children)))
+        for node in reversed(list(self.all())):  # what is inside comes first
+            node.signature = hash((node.name, *(child.signature for child in node.children)))
         return self.signature
 
     @property
@@ -281,7 +283,7 @@ def _changes(before: _Tree, after: _Tree) -> tuple[list[TreeChange], int]:
         was, became = sums.get((path, name, what), (Side(), Side()))
         sums[path, name, what] = (_sum(was, old), _sum(became, new))
 
-    def walk(path: tuple[str, ...], old: Sequence[_Node], new: Sequence[_Node]) -> None:
+    def compare(path: tuple[str, ...], old: Sequence[_Node], new: Sequence[_Node]) -> None:
         nonlocal same
         for gone, come, matched in _trimmed(old, new):
             if not matched:
@@ -290,23 +292,27 @@ def _changes(before: _Tree, after: _Tree) -> tuple[list[TreeChange], int]:
             for one, other in zip(gone, come, strict=True):
                 same += 1
                 count(path, one.name, one.alone, other.alone)
-                walk((*path, one.name), one.children, other.children)
+                left.append(((*path, one.name), one.children, other.children))
 
     def replace(path: tuple[str, ...], gone: Sequence[_Node], come: Sequence[_Node]) -> None:
         if node := _around(come, gone):
             count(path, node.name, Side(), node.alone)
-            walk(path, gone, _opened(come, node))
+            left.append((path, gone, _opened(come, node)))
         elif node := _around(gone, come):
             count(path, node.name, node.alone, Side())
-            walk(path, _opened(gone, node), come)
+            left.append((path, _opened(gone, node), come))
         else:
             for node in gone:
                 count(path, node.name, node.whole, Side())
             for node in come:
                 count(path, node.name, Side(), node.whole)
 
-    for one, other in _partners(before.threads, after.threads):
-        walk((), one.children, other.children)
+    left: list[tuple[tuple[str, ...], Sequence[_Node], Sequence[_Node]]] = [
+        ((), one.children, other.children)
+        for one, other in _partners(before.threads, after.threads)
+    ]
+    while left:
+        compare(*left.pop())
     return [TreeChange(path, name, *sides) for (path, name, _), sides in sums.items()], same
 
 
@@ -370,11 +376,38 @@ def _pairs(
 ) -> Iterator[tuple[Sequence[_Node], Sequence[_Node], bool]]:
     """The same: by the first key, and what is between these by the next."""
     key, *rest = keys
-    first, second = ([key(node) for node in nodes] for nodes in (before, after))
-    matcher = SequenceMatcher(None, first, second, autojunk=False)
-    for what, i, j, k, m in matcher.get_opcodes():
-        old, new = before[i:j], after[k:m]
-        if what != "equal" and rest:
-            yield from _pairs(old, new, rest)
+    codes: dict[object, int] = {}
+    first, second = (
+        np.array([codes.setdefault(key(node), len(codes)) for node in nodes], np.int64)
+        for nodes in (before, after)
+    )
+    i = k = 0
+    for j, m in [*_common(first, second), (len(before), len(after))]:
+        if rest:
+            yield from _pairs(before[i:j], after[k:m], rest)
         else:
-            yield old, new, what == "equal"
+            yield before[i:j], after[k:m], False
+        yield before[j : j + 1], after[m : m + 1], True
+        i, k = j + 1, m + 1
+
+
+def _common(first: Column, second: Column) -> Iterator[tuple[int, int]]:
+    """The places of a longest common subsequence, after Hirschberg: in memory that grows with the
+    lengths, and time with their product."""
+    if len(first) < 2 or not len(second):
+        yield from ((0, int(at)) for at in np.flatnonzero(np.isin(second, first))[:1])
+        return
+    half = len(first) // 2
+    upper = _lengths(first[:half], second)
+    lower = _lengths(first[half:][::-1], second[::-1])[::-1]
+    cut = int(np.argmax(upper + lower))
+    yield from _common(first[:half], second[:cut])
+    yield from ((half + i, cut + j) for i, j in _common(first[half:], second[cut:]))
+
+
+def _lengths(first: Column, second: Column) -> Column:
+    """How long a common subsequence with each beginning of second is, the empty one first."""
+    longest = np.zeros(len(second) + 1, np.int64)
+    for one in first:
+        longest[1:] = np.maximum.accumulate(np.maximum(longest[1:], longest[:-1] + (second == one)))
+    return longest
