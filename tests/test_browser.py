@@ -162,6 +162,32 @@ def test_what_answers_is_hidden_until_it_is_predicted(browser: Browser, tree: Pa
             assert page.waits_for(cell, said), cell
 
 
+SAVED = {
+    "asks": "%load_ext lockstep\nprediction = None",
+    "late": "%%torchrun -n 2\nimport time\nimport torch\nimport torch.distributed as dist\n"
+    "time.sleep(0.2 * dist.get_rank())\ndist.all_reduce(torch.ones(1))\n'reduced'",
+}
+# Of the bars of a strip, which have a title, and of what explains them: without a fill or a height.
+BARE = """() => [...document.querySelectorAll('.lockstep-job [style*="background-size"]')]
+    .map(node => [getComputedStyle(node).backgroundImage, node.getBoundingClientRect().height])
+    .filter(([image, height]) => !image.includes('gradient') || height < 8)"""
+BARS = """() => document.querySelectorAll('.lockstep-job div[title][style*="dashed"]').length"""
+
+
+def test_a_notebook_that_is_not_trusted_shows_all_of_a_strip(browser: Browser, tree: Path) -> None:
+    with browser.open(write(tree, "saved.ipynb", SAVED)) as page:
+        page.run_all()
+        assert page.waits_for("late", "reduced", hidden=True)
+        page.tab.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    theirs = nbformat.read(tree / "saved.ipynb", 4)
+    theirs.metadata["signed"] = "by nobody here"
+    nbformat.write(theirs, tree / "theirs.ipynb")
+    with browser.open("theirs.ipynb") as page:
+        assert page.waits_for("late", "reduced")
+        assert page.waits_for("late", "first: write it above", hidden=True)
+        assert page.tab.evaluate(BARS) and page.tab.evaluate(BARE) == []
+
+
 # ── Charts ───────────────────────────────────────────────────────────────────────────────────
 
 CHART = """import lockstep

@@ -46,31 +46,38 @@ RANKS = ("#77AADD", "#BBCC33", "#FFAABB", "#44BB99", "#EEDD88", "#99DDFF", "#AAA
 
 # Patterns as matplotlib has them.
 HATCHES = {"/": "////", "\\": "\\\\\\\\", "-": "---", "|": "|||", ".": "...", "x": "xxx"}
-_STRIPES = "repeating-linear-gradient({angle}deg,{ink} 0 2px,transparent 2px 6px)"
-_DOTS = "radial-gradient({ink} 1px,transparent 1.5px) 0 0/5px 5px"
-# And as a background of HTML.
+# And as backgrounds of HTML: an image, and the size of its tiles. JupyterLab's sanitizer, through
+# which outputs of other people's notebooks go, lets no repeating gradient pass.
+_LINES = "linear-gradient({angle}deg,{ink} 2px,{none} 2px)"
+_DIAGONAL = (
+    "linear-gradient({angle}deg,{ink} 17%,{none} 17%,{none} 50%,{ink} 50%,{ink} 67%,{none} 67%)"
+)
 CSS = {
-    "": (),
-    "/": (_STRIPES.replace("{angle}", "135"),),
-    "\\": (_STRIPES.replace("{angle}", "45"),),
-    "-": (_STRIPES.replace("{angle}", "0"),),
-    "|": (_STRIPES.replace("{angle}", "90"),),
-    ".": (_DOTS,),
-    "x": (_STRIPES.replace("{angle}", "45"), _STRIPES.replace("{angle}", "135")),
+    "": ("none", "auto"),
+    "/": (_DIAGONAL.replace("{angle}", "135"), "8px 8px"),
+    "\\": (_DIAGONAL.replace("{angle}", "45"), "8px 8px"),
+    "-": (_LINES.replace("{angle}", "0"), "6px 6px"),
+    "|": (_LINES.replace("{angle}", "90"), "6px 6px"),
+    ".": ("radial-gradient({ink} 1px,{none} 1.5px)", "5px 5px"),
+    "x": (",".join(_DIAGONAL.replace("{angle}", angle) for angle in ("45", "135")), "8px 8px"),
 }
-_FAINT = "rgba(255,255,255,.45)"  # of a pattern's lines, over its colour
+_FAINT = "rgba(255,255,255,0.45)"  # of a pattern's lines, over its colour
 
 
 def background(look: Look) -> str:
-    """The value of a CSS background; a text on it needs `ink`, and the plain colour behind it."""
-    layers = [layer.replace("{ink}", _FAINT) for layer in CSS[look.pattern]]
-    return ",".join([*layers, look.colour])
+    """CSS of a ground; a text on it needs `ink`, and the plain colour behind it."""
+    return f"background-color:{look.colour};{_pattern(look, _FAINT)}"
 
 
 def hatched(look: Look) -> str:
     """The same without a ground: lines of the colour on whatever the paper is."""
-    layers = [layer.replace("{ink}", look.colour) for layer in CSS[look.pattern]]
-    return ",".join(layers)
+    return _pattern(look, look.colour)
+
+
+def _pattern(look: Look, ink: str) -> str:
+    image, size = CSS[look.pattern]
+    image = image.replace("{ink}", ink).replace("{none}", "rgba(0,0,0,0)")
+    return f"background-image:{image};background-size:{size}"
 
 
 def luminance(colour: str) -> float:

@@ -13,11 +13,13 @@ _ASKS = re.compile(r"^(prediction|guess)\s*=", re.MULTILINE)
 _ANSWERS = {"lockstep.compare(": "prediction", "lockstep.claim(": "guess"}
 _FARTHEST = 6  # cells between a question and its answer
 # All other outputs of the cell, but errors. Where nothing else is shown, there is nothing to hide.
+# A page that does not trust the notebook takes no style from it, and so shows no veil either.
 _STYLE = """<style>
+.lockstep-veil { display: block !important }
 .jp-OutputArea:has(.lockstep-veil:not([open])) > .jp-OutputArea-child\
 :not(:has(.lockstep-veil, [data-mime-type="application/vnd.jupyter.stderr"])) { display: none }
 .jp-OutputArea:not(:has(> .jp-OutputArea-child ~ .jp-OutputArea-child)) .lockstep-veil {
-    display: none
+    display: none !important
 }
 .lockstep-veil > summary { cursor: pointer }
 </style>"""
@@ -44,7 +46,9 @@ class Veil:
             return
         said = f"Your {names[0]} first: write it above, as {names[0]} = …, and run both cells."
         summary = f"<summary>{said} Or go on without.</summary>"
-        fold = f'<details class="lockstep-veil">{summary}What came out:</details>'
+        fold = (
+            f'<details class="lockstep-veil" style="display:none">{summary}What came out:</details>'
+        )
         display({"text/plain": said, "text/html": _STYLE + fold}, raw=True)
 
     def after(self, result: Any) -> None:

@@ -155,6 +155,7 @@ def _report(report: str) -> str:
 # ── The strip ────────────────────────────────────────────────────────────────────────────────
 
 _LANE = 1.8  # of a row, in the height of its letters (em)
+_GAP = 0.18  # above and below a bar, in the same
 # Operations in which nobody is done before all others, or the sender, have come.
 _TOGETHER = ("all_", "reduce_scatter", "barrier", "recv")
 _SIDES = {"left": "0", "middle": "-50%", "right": "-100%"}  # of a time's label at its place
@@ -264,10 +265,10 @@ def _bar(place: tuple[float, float], row: int, look: Look, label: str, hover: st
     )
     return (
         f'<div title="{_escape(hover)}" style="position:absolute;left:{left:.3%};'
-        f"width:{right - left:.3%};min-width:3px;top:calc({row * _LANE:g}em + 2px);"
-        f"height:calc({_LANE}em - 4px);"
+        f"width:{right - left:.3%};min-width:3px;top:{row * _LANE + _GAP:g}em;"
+        f"height:{_LANE - 2 * _GAP:g}em;"
         f"box-sizing:border-box;overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
-        f"line-height:calc({_LANE}em - 6px);background:{ground};"
+        f"line-height:{_LANE - 3 * _GAP:g}em;{ground};"
         f'border:1px {"dashed" if is_waiting else "solid"} {look.colour};border-radius:2px">'
         f"{text if fits else ''}</div>"
     )
@@ -313,7 +314,7 @@ def _legend(used: dict[Look, set[str]]) -> str:
         names = f": {', '.join(sorted(operations))}" if operations - {look.label} else ""
         parts.append(
             '<span><span style="display:inline-block;width:22px;'
-            f"height:10px;vertical-align:-1px;background:{ground};"
+            f"height:10px;vertical-align:-1px;{ground};"
             f'border:1px solid {look.colour}"></span> {_escape(look.label + names)}</span>'
         )
     return (
