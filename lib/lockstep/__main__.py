@@ -103,7 +103,7 @@ def _parsed(parser: argparse.ArgumentParser, commands: Any, argv: list[str]) -> 
 
 def _meant(typed: str, known: Iterable[str]) -> str:
     """Return a question that names what is spelled most like it; "" where nothing is."""
-    close = difflib.get_close_matches(typed, known, 1)
+    close = difflib.get_close_matches(typed, known, 1, 0.7)  # --port is no --force
     return f"did you mean {close[0]}?" if close else ""
 
 
