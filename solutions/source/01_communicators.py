@@ -1023,7 +1023,7 @@ lockstep.claim(
 # %% [markdown] id="promises-text"
 # ## Four promises of the documentation
 #
-# Four statements of [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html), each tested. 15
+# Four statements of [PyTorch's documentation](https://docs.pytorch.org/docs/stable/distributed.html), each tested. 20
 # minutes, no exercise; a CPU is enough.
 
 # %% [markdown] id="entered-text"

@@ -1186,7 +1186,7 @@ lockstep.compare(predicted=prediction, measured=job[0], unit="%")
 # %% [markdown] id="ulysses-text"
 # ## All-to-all over heads
 #
-# About 15 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
+# About 20 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
 # another one brings the result back. In an all-to-all a rank keeps its own part of *s* bytes, and sends (N − 1)/N · *s*.
 #
 # **Predict:** on each of four ranks queries, keys and values are 16.384 kB each. How many kB does a rank send?
@@ -1532,7 +1532,7 @@ lockstep.compare(predicted=prediction, measured=kilobytes_sent(jobs["ring"]))
 # %% [markdown] id="loss-parallel-text"
 # ## PyTorch's loss on cut logits
 #
-# About 10 minutes; a CPU is enough. Inside of `loss_parallel()`, `cross_entropy` takes logits that are a DTensor cut by
+# About 15 minutes; a CPU is enough. Inside of `loss_parallel()`, `cross_entropy` takes logits that are a DTensor cut by
 # vocabulary, and the backward pass, too, has to run inside.
 #
 # **Predict:** for 64 tokens in float64, how many bytes does it pass to its calls, forward and backward together? (Yours
