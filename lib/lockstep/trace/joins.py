@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from .intervals import Intervals, covered, union
@@ -15,6 +17,21 @@ def on_device(trace: Slices) -> Column:
     """The rows of what keeps the GPUs busy (kernels, copies, memsets, on streams), by rank."""
     rows = np.flatnonzero((trace.kind >= Kind.COMPUTE) & (trace.kind <= Kind.SET))
     return sorted_by_rank(trace, rows[trace.stream[rows] != NONE])
+
+
+def named(trace: Slices, pattern: re.Pattern[str]) -> Column:
+    """For each name of the trace whether this is in its first 1,000 characters: names of megabytes
+    occur."""
+    return np.array([bool(pattern.search(name[:1000])) for name in trace.names], bool)
+
+
+def outermost(trace: Slices, rows: Column) -> Column:
+    """Which of these rows, in the trace's order, begin in no other one of them on their lane."""
+    found = np.ones(len(rows), bool)
+    for _, here in grouped(trace.lane[rows]):
+        start, end = trace.start[rows[here]], trace.end[rows[here]]
+        found[here[1:]] = start[1:] >= np.maximum.accumulate(end)[:-1]
+    return found
 
 
 def sorted_by_rank(trace: Slices, rows: Column) -> Column:

@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.formatting import percent
-from .joins import launch_of, on_device
+from .joins import launch_of, named, on_device
 from .slices import NONE, Column, Kind, Slices, TraceError, once
 
 # cudaLaunchKernelExC, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, cudaMemcpyAsync…
 # but not cudaLaunchHostFunc, which leaves nothing on the device.
 LAUNCHES = re.compile("Launch(?!HostFunc)|Memcpy|Memset", re.IGNORECASE)
 # Those whose kernels the trace must have. Memsets often leave no record, host functions none.
-_KERNELS = re.compile(r"(cu|cuda|hip)([A-Z]\w*)?Launch(?!HostFunc)")
-_CAPTURES = re.compile("(cu|cuda|hip)Stream(Begin|End)Capture")
+_KERNELS = re.compile(r"^(cu|cuda|hip)([A-Z]\w*)?Launch(?!HostFunc)")
+_CAPTURES = re.compile("^(cu|cuda|hip)Stream(Begin|End)Capture")
 _FEW = 0.01  # of the launching calls: kernels that may be missing without a word
 _CUT = 0.05  # the same for the last calls, whose kernels the recording's end cuts off
 
@@ -75,7 +75,7 @@ def lost_kernels(trace: Slices) -> dict[int, Lost]:
     device = on_device(trace)
     kernels = device[_are_kernels(trace, device)]
     alone = kernels[launch_of(trace, kernels) == NONE]
-    launching = _named(trace, _KERNELS)
+    launching = named(trace, _KERNELS)
     found = {}
     for rank in trace.ranks:
         every = trace.where(Kind.LAUNCH, rank=rank)
@@ -108,14 +108,9 @@ def capture_of(trace: Slices, calls: Column) -> Column:
     """For all calls of one rank by their start: the number of the capture of a graph that each was
     made in, or NONE."""
     # After the first of Begin, End, Begin, … a graph is captured, after the second none is.
-    seen = np.cumsum(_named(trace, _CAPTURES)[trace.name[calls]])
+    seen = np.cumsum(named(trace, _CAPTURES)[trace.name[calls]])
     captures: Column = np.where(seen % 2 == 1, seen // 2, NONE)
     return captures
-
-
-def _named(trace: Slices, pattern: re.Pattern[str]) -> Column:
-    """For each name of the trace whether it begins like this."""
-    return np.array([bool(pattern.match(name[:1000])) for name in trace.names], bool)
 
 
 def damaged(trace: Slices) -> dict[int, str]:
@@ -178,7 +173,7 @@ def _why(trace: Slices, rank: int, kinds: Column, others: bool) -> str:
         many = f"{sum(unread.values()):,}"
         where = f"{many} slices of unknown categories ({which})"
         return f"it has {where}: {_whose(trace, rank, set(unread))}, which cannot be read yet"
-    launching = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
+    launching = named(trace, LAUNCHES)
     called = trace.where(Kind.LAUNCH, rank=rank)
     if count := int(launching[trace.name[called]].sum()):
         calls = "1 call that launches" if count == 1 else f"{count:,} calls that launch"

@@ -580,37 +580,6 @@ def replicate(model, groups):
     return finish
 
 
-# %% replicate: an-if-for-the-while
-def replicate(model, groups):
-    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
-    missing = [len(group) for group in groups]
-    started = []
-
-    def start():
-        at = len(started)
-        if at < len(groups) and missing[at] == 0:
-            flat = gradients_of(groups[at])
-            started.append((flat, dist.all_reduce(flat, async_op=True)))
-
-    def ready(weight):
-        missing[bucket_of[weight]] -= 1
-        start()
-
-    def finish():
-        missing[:] = [0] * len(groups)
-        while len(started) < len(groups):
-            start()
-        for group, (flat, handle) in zip(groups, started):
-            handle.wait()
-            put_back(flat / dist.get_world_size(), group)
-        started.clear()
-        missing[:] = [len(group) for group in groups]
-
-    for weight in bucket_of:
-        weight.register_post_accumulate_grad_hook(ready)
-    return finish
-
-
 # %% replicate: forgets-what-is-left
 def replicate(model, groups):
     bucket_of = {w: at for at, group in enumerate(groups) for w in group}
@@ -969,3 +938,26 @@ def top_k(state, bucket):
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
+
+
+# %% replicate: the-last-listed-weight-stands-for-its-bucket
+def replicate(model, groups):
+    sent = {}
+
+    def send(at):
+        if at not in sent:
+            flat = gradients_of(groups[at])
+            sent[at] = flat, dist.all_reduce(flat, async_op=True)
+
+    for at, group in enumerate(groups):
+        group[-1].register_post_accumulate_grad_hook(lambda weight, at=at: send(at))
+
+    def finish():
+        for at, group in enumerate(groups):
+            send(at)
+            flat, handle = sent[at]
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        sent.clear()
+
+    return finish

@@ -19,6 +19,7 @@ from ..judging import Noted, Number, Run, Tensor, Trial, judged, numbers_in, sam
 from ..judging.values import make, show
 from .messages import collective, slow, tensors, too_small, waits_in
 
+_one_f_one_b = pipeline.SCHEDULES["1F1B"]
 MOST_SPARE = 6  # tensors of a stage that may be alive when a step begins, and are not needed
 
 
@@ -30,9 +31,9 @@ def most_kept(draw: random.Random) -> Iterator[Trial]:
     """`most_kept(steps)`: the most microbatches that a stage keeps at once in this order."""
     few = draw.randint(3, 6)
     for like, steps in (
-        ("one after the other", _one_then_one(1, 2)),
+        ("one after the other", [*_one_f_one_b(0, 2, 2)]),
         ("GPipe", _all_f_all_b(3)),
-        ("1F1B", _one_then_one(2, 4)),
+        ("1F1B", [*_one_f_one_b(0, 3, 4)]),
         ("more forwards later", ["F0", "B0", "F1", "F2", "B1", "B2"]),
         ("one backward between forwards", ["F0", "F1", "B0", "F2", "F3", "B1", "B2", "B3"]),
         ("the first backward last", ["F0", "F1", "B1", "F2", "B2", "F3", "B3", "B0"]),
@@ -63,17 +64,8 @@ def _two_then_one(microbatches: int) -> list[str]:
 # ── one_f_one_b ──────────────────────────────────────────────────────────────────────────────
 
 
-def _one_then_one(first: int, microbatches: int) -> list[str]:
-    """A schedule with so many forwards before the first backward."""
-    first = max(0, min(first, microbatches))
-    order = [f"F{number}" for number in range(first)]
-    for number in range(microbatches - first):
-        order += [f"F{first + number}", f"B{number}"]
-    return order + [f"B{number}" for number in range(microbatches - first, microbatches)]
-
-
 def _all_f_all_b(microbatches: int) -> list[str]:
-    return [f"{way}{number}" for way in "FB" for number in range(microbatches)]
+    return [*pipeline.SCHEDULES["GPipe"](0, 1, microbatches)]
 
 
 def _planned(answer: Any, stage: int, stages: int, microbatches: int) -> Any:
@@ -93,7 +85,7 @@ def one_f_one_b(draw: random.Random) -> Iterator[Trial]:
             yield Trial(
                 0,
                 given=[(stage, stages, microbatches)],
-                right=[{"steps": pipeline.SCHEDULES["1F1B"](stage, stages, microbatches)}],
+                right=[{"steps": _one_f_one_b(stage, stages, microbatches)}],
                 facts={"stage": stage, "stages": stages, "microbatches": microbatches},
             )
 
@@ -896,7 +888,7 @@ def _first_forwards(run: Run, rank: int) -> Any:
 
 def _not_1f1b(run: Run, rank: int) -> Any:
     def wanted(at: int) -> list[tuple[str, int, int]]:
-        order = pipeline.SCHEDULES["1F1B"](at, run.trial.ranks, run.trial.microbatches)
+        order = _one_f_one_b(at, run.trial.ranks, run.trial.microbatches)
         return [(one[0], int(one[1:]), 0) for one in order]
 
     return _otherwise(run, "FB", wanted)

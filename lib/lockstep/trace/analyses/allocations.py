@@ -87,9 +87,6 @@ class Allocations(Answer):
     stamp: Provenance
     curves: dict[tuple[int, int], tuple[Times, Times]] = field(repr=False, compare=False)
 
-    def _notes(self) -> tuple[str, ...]:
-        return self.notes
-
     def _tables(self) -> tuple[Table, Table]:
         usage = table(
             "memory · MB",

@@ -128,9 +128,6 @@ class Breakdown(Answer):
         known = ", ".join(str(spent.step) for spent in self.steps if spent.rank == rank)
         raise TraceError(f"rank {rank} has no step {step} in this breakdown; it has: {known}")
 
-    def _notes(self) -> tuple[str, ...]:
-        return self.notes
-
     def _first(self) -> list[str]:
         return [*(f"{why}: left out" for why in self.unseen.values()), *self.doubts]
 

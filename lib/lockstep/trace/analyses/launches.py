@@ -13,7 +13,7 @@ from ...base.provenance import Provenance
 from ...figures.table import Table, table
 from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, clip
-from ..joins import launch_of, on_device, pieces
+from ..joins import launch_of, named, on_device, pieces
 from ..slices import NONE, Column, Kind, Slices, TraceError
 from ..steps import steps_by_rank
 from ..unseen import LAUNCHES, refuse_unseen
@@ -21,7 +21,7 @@ from .wording import Answer
 
 _NEVER = np.iinfo(np.int64).min
 _HOWS = ("kernel", "copy", "graph")
-_GRAPH = re.compile("GraphLaunch", re.IGNORECASE)
+GRAPH = re.compile("GraphLaunch", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,6 @@ class Launches(Answer):
             return "nothing was launched on a GPU"
         return super().__str__()
 
-    def _notes(self) -> tuple[str, ...]:
-        return self.notes
-
     def _tables(self) -> tuple[Table, Table]:
         calls = table(
             "launches · µs: median / 90th percentile / largest",
@@ -206,8 +203,7 @@ def _calls(trace: Slices, rank: int, rows: Column, calls: Column) -> list[Calls]
     rows, calls = rows[order], calls[order]
     calls, first, launched = np.unique(calls, return_index=True, return_counts=True)
     first = rows[first]
-    graphs = np.array([bool(_GRAPH.search(name[:1000])) for name in trace.names], bool)
-    graph = (launched > 1) | graphs[trace.name[calls]]
+    graph = (launched > 1) | named(trace, GRAPH)[trace.name[calls]]
     copy = ~graph & np.isin(trace.kind[first], (Kind.COPY, Kind.SET))
     found = []
     for how, among in zip(_HOWS, (~graph & ~copy, copy, graph), strict=True):
@@ -273,9 +269,8 @@ def _notes(trace: Slices, rank: int, rows: Column, calls: Column) -> list[str]:
             f"rank {rank}: the launches of {lost:,} of {len(rows):,} kernels and copies are "
             "not in the trace; these are not counted here"
         )
-    named = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
     made = trace.where(Kind.LAUNCH, rank=rank)
-    made = made[named[trace.name[made]]]
+    made = made[named(trace, LAUNCHES)[trace.name[made]]]
     if idle := int(np.count_nonzero(~np.isin(made, calls))):
         notes.append(
             f"rank {rank}: what {idle:,} of {len(made):,} launching calls launched is not in "

@@ -85,9 +85,6 @@ class Rates(Answer):
     notes: tuple[str, ...]
     stamp: Provenance
 
-    def _notes(self) -> tuple[str, ...]:
-        return self.notes
-
     def _tables(self) -> list[Table]:
         top = self.operators[:_TOP]
         operators = table(

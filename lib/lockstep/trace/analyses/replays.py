@@ -12,12 +12,12 @@ import numpy as np
 from ...base.formatting import counted, microseconds, percent, ranks_text
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
-from ..joins import called_in, grouped, launch_of, on_device, pieces
+from ..joins import called_in, grouped, launch_of, named, on_device, outermost, pieces
 from ..slices import NONE, Column, Kind, Slices
 from ..unseen import LAUNCHES, capture_of, refuse_unseen
+from .launches import GRAPH
 from .wording import Answer, shortened
 
-_GRAPH = re.compile("GraphLaunch", re.IGNORECASE)
 _STEP = re.compile(r"#\d+$")  # of a ProfilerStep
 _AROUND = (Kind.STEP, Kind.ANNOTATION, Kind.OPERATOR)  # what a replay is called in
 _TOP = 15  # rows of a graph's table
@@ -137,8 +137,7 @@ def replays(trace: Slices) -> Replays:
     refuse_unseen(trace)
     rows = on_device(trace)
     calls = launch_of(trace, rows)
-    named = np.array([bool(_GRAPH.search(name[:1000])) for name in trace.names], bool)
-    graph = (calls != NONE) & named[trace.name[calls]]
+    graph = (calls != NONE) & named(trace, GRAPH)[trace.name[calls]]
     rows, calls = rows[graph], calls[graph]
     found: list[Graph] = []
     for rank, piece in pieces(trace, rows).items():
@@ -206,19 +205,12 @@ def _captures(trace: Slices, rank: int) -> Iterator[Column]:
     """The launching calls of each capture, in their order."""
     every = trace.where(Kind.LAUNCH, rank=rank)
     every = every[np.argsort(trace.start[every], kind="stable")]
-    launching = np.array([bool(LAUNCHES.search(name[:1000])) for name in trace.names], bool)
+    launching = named(trace, LAUNCHES)[trace.name[every]]
     captured = capture_of(trace, every)
     for number in np.unique(captured[captured != NONE]).tolist():
-        yield _outermost(trace, every[(captured == number) & launching[trace.name[every]]])
-
-
-def _outermost(trace: Slices, calls: Column) -> Column:
-    """Without those inside of another one of their thread, as the driver's are in the runtime's."""
-    inside = np.zeros(len(calls), bool)
-    for _, here in grouped(trace.lane[calls]):
-        start, end = trace.start[calls[here]], trace.end[calls[here]]
-        inside[here[1:]] = start[1:] < np.maximum.accumulate(end)[:-1]
-    return calls[~inside]
+        calls = every[(captured == number) & launching]
+        # The driver's calls inside of the runtime's launch nothing more.
+        yield calls[outermost(trace, calls)]
 
 
 def _captured(trace: Slices, own: Column, captures: list[Column]) -> tuple[list[str], str]:

@@ -58,9 +58,6 @@ class Roofline(Answer):
     notes: tuple[str, ...]
     stamp: Provenance
 
-    def _notes(self) -> tuple[str, ...]:
-        return self.notes
-
     def _tables(self) -> list[Table]:
         top = self.operators[:_TOP]
         columns = ["operator", "shapes", "calls", "bound by", "time", "roof", "of the roof", "lost"]

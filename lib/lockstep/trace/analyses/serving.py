@@ -49,9 +49,6 @@ class Serving(Answer):
     notes: tuple[str, ...]
     stamp: Provenance
 
-    def _notes(self) -> tuple[str, ...]:
-        return self.notes
-
     def _tables(self) -> list[Table]:
         heads = ["rank", "phase", "passes", "requests", "tokens", "tokens/s", "median", "length"]
         heads += ["compute", "exposed communication", "exposed copies", "idle", "host-bound"]

@@ -71,9 +71,6 @@ class Traffic(Answer):
     notes: tuple[str, ...]
     stamp: Provenance
 
-    def _notes(self) -> tuple[str, ...]:
-        return self.notes
-
     def _tables(self) -> list[Table]:
         reaches = table(
             "collectives by the hosts of their groups · ms, summed over ranks",

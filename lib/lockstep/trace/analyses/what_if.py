@@ -29,7 +29,16 @@ import numpy as np
 from ...base.formatting import counted, milliseconds, percent
 from ...base.provenance import Provenance
 from ...figures.table import Table, table
-from ..joins import by_end, computes_on_host, grouped, last_ended, launch_of, on_device
+from ..joins import (
+    by_end,
+    computes_on_host,
+    grouped,
+    last_ended,
+    launch_of,
+    named,
+    on_device,
+    outermost,
+)
 from ..matching import awaited, match
 from ..slices import DEVICE_KINDS, NONE, Column, Kind, Slices, TraceError
 from ..steps import steps
@@ -79,9 +88,6 @@ class WhatIf(Answer):
     steps: int
     notes: tuple[str, ...]
     stamp: Provenance
-
-    def _notes(self) -> tuple[str, ...]:
-        return self.notes
 
     def _tables(self) -> list[Table]:
         of = f"{milliseconds(self.length)} ms ({counted(self.steps, 'step')})"
@@ -238,8 +244,9 @@ class Replay:
     def _synchronisations(self) -> None:
         """A call that waits for its device, or for a communication, returns when that has ended; a
         call in which its copy ends, then."""
-        waits = _named(self.trace, _WAITS)[self.rows] & ~self.device & ~self.communicates
-        on_all = _named(self.trace, _ON_ALL)[self.rows]
+        names = self.trace.name[self.rows]
+        waits = named(self.trace, _WAITS)[names] & ~self.device & ~self.communicates
+        on_all = named(self.trace, _ON_ALL)[names]
         for _, here in grouped(self.rank):
             calls, done = here[waits[here]], here[self.device[here] | self.communicates[here]]
             whom = last_ended(*by_end(self.end, done), self.end[calls])
@@ -271,11 +278,6 @@ class Replay:
         self.inside.append((moments, work))
 
 
-def _named(trace: Slices, pattern: re.Pattern[str]) -> Column:
-    """Which rows have this in their names."""
-    return np.array([bool(pattern.search(name[:1000])) for name in trace.names], bool)[trace.name]
-
-
 def _work(trace: Slices) -> tuple[Column, Column]:
     """The rows of the work, and which of it is a device's.
 
@@ -288,21 +290,13 @@ def _work(trace: Slices) -> tuple[Column, Column]:
     on_host = on_thread & np.isin(trace.rank, hosts)
     device = np.isin(trace.kind, DEVICE_KINDS) & (trace.duration > 0) & ~on_host
     calls = np.isin(every, launch_of(trace, np.flatnonzero(device)))
-    calls |= np.isin(trace.kind, (Kind.LAUNCH, Kind.WAIT)) & _named(trace, _WAITS)
-    operators = ~with_device & computes_on_host(trace, every) & _outermost(trace)
+    calls |= np.isin(trace.kind, (Kind.LAUNCH, Kind.WAIT)) & named(trace, _WAITS)[trace.name]
+    computing = trace.where(Kind.OPERATOR, Kind.COMPUTE)
+    operators = np.isin(every, computing[outermost(trace, computing)])
+    operators &= ~with_device & computes_on_host(trace, every)
     host = on_host & ((with_device & calls) | operators | (trace.kind == Kind.COMMUNICATION))
     rows = np.flatnonzero(device | host)
     return rows, device[rows]
-
-
-def _outermost(trace: Slices) -> Column:
-    """Which of the rows that compute are in no other one of their lane."""
-    found = np.zeros(len(trace), bool)
-    rows = trace.where(Kind.OPERATOR, Kind.COMPUTE)
-    for _, here in grouped(trace.lane[rows]):
-        start, reach = trace.start[rows[here]], np.maximum.accumulate(trace.end[rows[here]])
-        found[rows[here]] = np.append(True, start[1:] >= reach[:-1])
-    return found
 
 
 class _Graph:

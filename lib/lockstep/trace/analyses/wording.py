@@ -25,8 +25,9 @@ class Answer:
         return ()
 
     def _notes(self) -> Sequence[str]:
-        """Sentences below them."""
-        return ()
+        """Sentences below them: the answer's `notes`, if it has any."""
+        notes: Sequence[str] = getattr(self, "notes", ())
+        return notes
 
     def __str__(self) -> str:
         *above, last = self._tables()
