@@ -389,7 +389,7 @@ def test_a_chart_says_the_value_where_the_dial_crosses_a_line() -> None:
         share, text = line["crossed"]
         value, unit = text.split()
         exact = formula(8, 1e6, LINE) / {"µs": 1e-6, "ms": 1e-3}[unit]
-        assert float(value) == pytest.approx(exact, rel=0.005)
+        assert float(value) == pytest.approx(exact, rel=0.005)  # three digits
         assert min(y for _, y in line["points"]) <= share <= max(y for _, y in line["points"])
 
 

@@ -1,6 +1,7 @@
 """Jobs that go well: functions, scripts and cells on ranks, and what is known of them after."""
 
 import os
+import struct
 import subprocess
 import sys
 import textwrap
@@ -60,6 +61,13 @@ def test_what_main_defines_is_of_the_ranks_main_also_as_an_argument():
     exec("import math\ndef root(x): return math.sqrt(x)", main)
     assert launch(asked, main["root"], nproc_per_node=1, init=False).results == [(4.0, True)]
     assert launch(main["root"], 9, nproc_per_node=1, init=False).results == [3.0]
+
+
+def test_a_compiled_format_travels_both_ways():
+    """Python cannot pickle a struct.Struct."""
+    layout = struct.Struct("<bb8q")
+    job = launch(lambda own: (own, own.size), layout)
+    assert [(own.format, size) for own, size in job.results] == [("<bb8q", layout.size)] * 2
 
 
 def test_function_that_makes_its_own_group(tmp_path):

@@ -64,11 +64,11 @@ def test_nodes_are_linked_to_the_operators_that_were_captured():
 
 
 def test_calls_that_make_no_node_are_no_part_of_a_capture():
-    driver = Slice(0, "thread 1", "cuLaunchKernel", 21, 2, Kind.LAUNCH)
+    driver = [Slice(0, "thread 1", "cuLaunchKernel", at, 1, Kind.LAUNCH) for at in (21, 23)]
     made = [
         ran("relu", -90, -80, 9),
         *CAPTURE[:4],
-        driver,
+        *driver,
         *CAPTURE[4:-2],
         call(130, "cudaLaunchHostFunc"),
         *CAPTURE[-2:],

@@ -81,6 +81,12 @@ def test_without_shapes_it_is_refused(tmp_path):
         load(tmp_path, launched(0, 1)).roofline()
 
 
+def test_where_the_work_of_no_operator_is_known_it_is_refused(tmp_path):
+    sort = operator("aten::sort", 0, [[1024, 1024]], [HALF])
+    with pytest.raises(TraceError, match="of no operator the work is known"):
+        load(tmp_path, [sort, *launched(1_000, 1, name="sort")]).roofline()
+
+
 def test_a_data_sheet_is_that_of_one_gpu_and_no_variant():
     assert data_sheet("NVIDIA H200") is DATA_SHEETS["H200"]
     assert data_sheet("NVIDIA H100 PCIe") is None and data_sheet("NVIDIA H200 NVL") is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -113,7 +112,7 @@ class Chart(Playable):
             "x": along.packed(),
             "y": up.packed(),
             "lines": [
-                {**line.packed(along, up), "crossed": mark and line.crossed(mark, along, up)}
+                {**line.packed(along, up), "crossed": mark and line.crossed(mark, up)}
                 for line in self._lines
             ],
             "mark": None if mark is None else along.place(mark),
@@ -192,12 +191,6 @@ class _Scale:
         if self.axis.log:
             return round(math.log(value / self.low) / math.log(self.high / self.low), 5)
         return round((value - self.low) / (self.high - self.low), 5)
-
-    def value(self, place: float) -> float:
-        """What stands at a share of the axis's length."""
-        if self.axis.log:
-            return self.low * (self.high / self.low) ** place
-        return self.low + (self.high - self.low) * place
 
     def packed(self) -> dict[str, Any]:
         shown = ticks(self.low, self.high, self.axis.log)
@@ -298,17 +291,12 @@ class _Curve:
             "said": [] if self._is_curve else said,
         }
 
-    def crossed(self, mark: float, x: _Scale, y: _Scale) -> tuple[float, str] | None:
-        """The place on the y axis where the line is at `mark`, and its value in words; nothing
-        between points that were measured."""
-        at = x.place(mark)
-        places = [(x.place(row[0]), y.place(row[1])) for row in self.points]
-        for (left, low), (right, high) in itertools.pairwise([places[0], *places]):
-            between = self._is_curve and left < at < right
-            if between or right == at:
-                share = low + (high - low) * (at - left) / (right - left) if between else high
-                return share, y.axis.say(y.value(share))
-        return None
+    def crossed(self, mark: float, y: _Scale) -> tuple[float, str] | None:
+        """The place on the y axis of the point at `mark`, and its value in words, if there is
+        one."""
+        return next(
+            ((y.place(row[1]), y.axis.say(row[1])) for row in self.points if row[0] == mark), None
+        )
 
     def draw(self, axes: Any) -> None:
         x, y, *spread = zip(*self.points, strict=True)
