@@ -8,8 +8,11 @@ up, and the circles. An import inside of a function is an arrow like any other.
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+import tomllib
 from collections import defaultdict
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import lockstep
@@ -200,6 +203,34 @@ def test_who_knows_whom_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture
     main(_written(tmp_path, {"high.py": "from .low import ground\n"}))
     said = capsys.readouterr().out
     assert "4 files, 1 arrows between them" in said and "circles: 0" in said
+
+
+# What learners' environments do not have: `make labs` installs the extra `labs` alone.
+BLOCKED = """
+import importlib, pkgutil, sys
+sys.modules.update(dict.fromkeys(sys.argv[1:]))
+import lockstep
+for module in pkgutil.walk_packages(lockstep.__path__, "lockstep."):
+    if not module.name.startswith(("lockstep.author.", "lockstep.__main__")):
+        importlib.import_module(module.name)
+from lockstep.author import execute
+"""
+
+
+def test_learners_need_nothing_that_only_tests_install() -> None:
+    project = tomllib.loads((LIBRARY.parents[1] / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    only_tests = {re.split(r"[^\w-]", line)[0] for line in extras["test"] + extras["bench"]}
+    blocked = [
+        module
+        for module, packages in packages_distributions().items()
+        if only_tests & set(packages)
+    ]
+    assert {"jupytext", "papermill", "pytest"} <= set(blocked)
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, *blocked], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ── Labs ─────────────────────────────────────────────────────────────────────────────────────

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from ..author import execute
-from ..author.source import ASKED
 from ..base.paths import MATERIAL
 from ..course import copies
 from .cleanup import DEMO
+from .sheet import ASKS
 
 _LONG = 1.0  # seconds: what is shorter needs no word
 _SIZE = "20px"
@@ -56,7 +56,7 @@ def prepare(number: str, recorded: bool, folder: Path) -> Path:
     published, *_ = execute.find(execute.SOLUTIONS, [number], MATERIAL)
     notebook = json.loads(published.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
-        if ASKED.keys() & set(cell["metadata"].get("tags", [])):
+        if ASKS.keys() & set(cell["metadata"].get("tags", [])):
             cell["metadata"]["jupyter"] = {"source_hidden": True}
     if recorded:
         first = [

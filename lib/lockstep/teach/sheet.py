@@ -43,7 +43,8 @@ _HEADING = re.compile(r"^## (?P<title>.+)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _ASKS = re.compile(r"\*\*Predict[^*]*\*\*[:,]?\s*(?P<question>.+?)(?=\n\n|\Z)", re.DOTALL)
 _FAILED = re.compile(r"· failed$", re.MULTILINE)  # the stamp of a job
-_RESULT = {"prediction": "predicted ", "guess": "“"}  # how a comparison begins, and a claim
+# What cells ask, by their tag, and how the result begins: a comparison, and a claim.
+ASKS = {"prediction": "predicted ", "guess": "“"}
 _CLAIMED = re.compile(r"“(?P<said>[^”]+)”")
 _COMMENT = re.compile(r"\s#\s(?P<why>.+)$", re.MULTILINE)
 _VALUE = re.compile(r"^(?:prediction|guess) = (?P<value>.+)", re.MULTILINE | re.DOTALL)
@@ -156,7 +157,7 @@ def sections(lab: Lab, cells: list[Cell], blanks: list[Cell]) -> list[Section]:
             here.exercises.append(cell["id"])
         if any(_FAILED.search(text) for text in _texts(cell)):
             here.broken.append(cell["id"])
-        if {"prediction", "guess"} & set(tags):
+        if ASKS.keys() & set(tags):
             here.asks.append(_ask(cell, said.get(cell["id"], ""), question, cells[at + 1 :]))
     return found
 
@@ -179,7 +180,7 @@ def _minutes(cell: Cell, given: dict[str, set[str]], seen: set[str]) -> float:
         return _EXERCISE + _LINE * len(_lines(cell) - given[cell["id"]] - seen)
     if "lockstep.check(" in source:
         return 0.0
-    if {"prediction", "guess"} & set(tags):
+    if ASKS.keys() & set(tags):
         return 2.0 if "prediction" in tags else 1.0
     if "plumbing" in tags:
         return _RUN + _looked_at(cell) if cell["outputs"] else 0.0
@@ -231,7 +232,7 @@ def _measured(asked: str, later: list[Cell]) -> str:
         tags = cell["metadata"].get("tags", [])
         if asked in tags:  # the next one
             break
-        shown = [one for one in _texts(cell) if one.startswith(_RESULT[asked])]
+        shown = [one for one in _texts(cell) if one.startswith(ASKS[asked])]
         if not shown:
             continue
         varies = "differs from run to run; the published run: " if "varies" in tags else ""
