@@ -7,32 +7,28 @@ layers are small, and a rank's calls alone are counted.
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
+from lockstep.launch import torchrun
 from lockstep.trace import Kind, Trace
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from .experiment import Experiment, Result, device_name, join_nccl, measured_by_torchrun
+from .experiment import Experiment, Result, device_name
 
 LAYERS, FIRST, EACH = 24, 1, 4  # layers; of them in the first bucket, and in each other one
 WIDTH = {"cuda": 4096, "cpu": 64}
 SIZES = {"cuda": (1, 25, 100), "cpu": (1,)}  # MB of a bucket that is compressed
 SHARE = 0.01  # of a bucket that Top-K keeps
 STEPS = {"cuda": 15, "cpu": 3}
-WAYS = "LOCKSTEP_WAYS"  # a variable that tells a rank what to measure
 
 Step = Callable[[], object]
 
@@ -233,14 +229,9 @@ def compressions(gradient: torch.Tensor) -> dict[str, Step]:
     }
 
 
-def measure(file: Path, chosen: Sequence[str]) -> None:
-    """Measure these ways on each rank of torchrun, or compression where there are none; rank 0
-    writes the file."""
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    if kind == "cuda":
-        join_nccl()
-    else:
-        dist.init_process_group("gloo")
+def measure(chosen: Sequence[str]) -> list[dict[str, Any]]:
+    """Measure these ways on each rank, or compression where there are none."""
+    kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
     found = [measured(name, ways()[name], kind) for name in chosen]
     for megabytes in () if chosen else SIZES[kind]:
         gradient = torch.randn(megabytes * 250_000, device=kind)
@@ -248,19 +239,20 @@ def measure(file: Path, chosen: Sequence[str]) -> None:
             compress()
             took, _ = seconds(compress, kind)
             found.append({"how": name, "megabytes": megabytes, "seconds": took})
-    if dist.get_rank() == 0:
-        file.write_text(json.dumps(found))
-    dist.barrier()
-    dist.destroy_process_group()
+    return found
 
 
 def run(machine: Machine, nproc: int) -> list[Result]:
+    kind = "cuda" if machine.gpus else "cpu"
+
     def taken(chosen: Sequence[str]) -> list[dict[str, Any]]:
-        environment = {WAYS: json.dumps(chosen)}
-        return measured_by_torchrun(__name__, nproc=nproc, environment=environment)
+        backend = "nccl" if machine.gpus else "gloo"
+        rows: list[dict[str, Any]] = torchrun(
+            measure, chosen, nproc_per_node=nproc, backend=backend, show=False
+        )[0]
+        return rows
 
     # On a GPU each has processes of its own: hooks keep models alive, and so their memory.
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
     together = [[name] for name in ways()] if kind == "cuda" else [list(ways())]
     content = {
         "world_size": nproc,
@@ -283,7 +275,3 @@ EXPERIMENT = Experiment(
         "data-parallel/*-x[0-9]*.json": ("world_size", "model", "steps", "share", "compressed"),
     },
 )
-
-
-if __name__ == "__main__":  # a rank
-    measure(Path(sys.argv[1]), json.loads(os.environ[WAYS]))

@@ -1,7 +1,8 @@
 """What Lockstep's record of calls costs a program: the same one by torchrun and by Lockstep.
 
 Both run at the same time and take turns, a few milliseconds each: from one start of a process to
-the next a call may take half as long again, whoever has started it.
+the next a call may take half as long again, whoever has started it. Who waits for his turn has
+nothing on the GPU: it would share its time with the other's work.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch import nn
 
 from .experiment import Experiment, Result, by_torchrun, device_name, end
 
-PAIRS = 4  # of processes
+PAIRS = 5  # of processes
 TURNS = 15  # of each pair
 CALLS, STEPS = 200, 5  # of a turn
 LONGEST = 120  # seconds that one waits for the other
@@ -33,35 +34,37 @@ Seconds = dict[str, list[float]]
 
 
 class Turns:
-    """Turns of two jobs: a file says whose it is. All ranks of a job take theirs together."""
+    """Turns of two jobs: a file holds the number of the turn, which are one job's and the other's
+    alternately. All ranks of a job take theirs together."""
 
     def __init__(self, file: str, own: int, x: torch.Tensor):
-        self._file, self._own, self._x = Path(file), own, x
+        self._file, self._next, self._x = Path(file), own, x
 
     def seconds(self, work: Callable[[], Any], times: int) -> list[float]:
         """Return the seconds of one of `times` calls, on average, in each turn but the first."""
         found = []
         for _ in range(TURNS + 1):
-            if dist.get_rank() == 0:
-                self._wait()
-            dist.all_reduce(self._x)
-            _wait()
+            self._wait()
+            self._meet()
             began = time.perf_counter()
             for _ in range(times):
                 work()
             if times == STEPS:
                 _wait()
             found.append((time.perf_counter() - began) / times)
-            _wait()
-            dist.all_reduce(self._x)
-            _wait()
+            self._meet()
             if dist.get_rank() == 0:
-                self._file.write_text(str(1 - self._own))
+                self._file.write_text(str(self._next + 1))
+            self._next += 2
         return found[1:]
+
+    def _meet(self) -> None:
+        dist.all_reduce(self._x)
+        _wait()
 
     def _wait(self) -> None:
         until = time.monotonic() + LONGEST
-        while self._file.read_text() != str(self._own):
+        while self._file.read_text() != str(self._next):
             if time.monotonic() > until:
                 raise TimeoutError("the other job does not take its turn")
             time.sleep(0.001)
