@@ -25,6 +25,7 @@ from . import (
     recording,
     reserve,
     sweeps,
+    tensor_parallel,
     two_nodes,
 )
 from .experiment import CannotRecord, Experiment, Result
@@ -41,6 +42,7 @@ EXPERIMENTS = (
     claims.EXPERIMENT,
     overlap.EXPERIMENT,
     data_parallel.EXPERIMENT,
+    tensor_parallel.EXPERIMENT,
     course.EXPERIMENT,
 )
 

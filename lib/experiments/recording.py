@@ -1,8 +1,9 @@
 """What Lockstep's record of calls costs a program: the same one by torchrun and by Lockstep.
 
-Both run at the same time and take turns, a few milliseconds each: from one start of a process to
-the next a call may take half as long again, whoever has started it. Who waits for his turn has
-nothing on the GPU: it would share its time with the other's work.
+They run at the same time and take turns, a few milliseconds each, on the same cores: from one start
+of a process to the next a call may take half as long again, whoever has started it. torchrun runs
+it twice; what those two differ by is noise. Who waits for his turn has nothing on the GPU: it would
+share its time with the others' work.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from torch import nn
 
 from .experiment import Experiment, Result, by_torchrun, device_name, end
 
-PAIRS = 5  # of processes
-TURNS = 15  # of each pair
-CALLS, STEPS = 200, 5  # of a turn
-LONGEST = 120  # seconds that one waits for the other
+JOBS = ("torchrun", "torchrun again", "Lockstep")  # in the order of their turns
+STARTS = 8  # of all jobs
+TURNS = 8  # of each job
+CALLS, STEPS = 200, 3  # of a turn
+CORES = 4  # of a rank, where there are as many for each
+LONGEST = 120  # seconds that one waits for the others
 Seconds = dict[str, list[float]]
 
 
 class Turns:
-    """Turns of two jobs: a file holds the number of the turn, which are one job's and the other's
-    alternately. All ranks of a job take theirs together."""
+    """Turns of jobs: a file holds the number of the turn, and each job has every third. All ranks
+    of a job take theirs together."""
 
     def __init__(self, file: str, own: int, x: torch.Tensor):
         self._file, self._next, self._x = Path(file), own, x
@@ -55,7 +58,7 @@ class Turns:
             self._meet()
             if dist.get_rank() == 0:
                 self._file.write_text(str(self._next + 1))
-            self._next += 2
+            self._next += len(JOBS)
         return found[1:]
 
     def _meet(self) -> None:
@@ -66,7 +69,7 @@ class Turns:
         until = time.monotonic() + LONGEST
         while self._file.read_text() != str(self._next):
             if time.monotonic() > until:
-                raise TimeoutError("the other job does not take its turn")
+                raise TimeoutError("another job does not take its turn")
             time.sleep(0.001)
 
 
@@ -76,7 +79,9 @@ def measured(file: str, own: int) -> Seconds:
     To run on a rank that has no process group.
     """
     on_gpus = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
+    rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    _stay_on(rank * CORES, ranks * CORES)
+    device = torch.device("cuda", rank) if on_gpus else torch.device("cpu")
     if on_gpus:
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", device_id=device)
@@ -100,6 +105,12 @@ def measured(file: str, own: int) -> Seconds:
         found |= {name: turns.seconds(_step(model), STEPS) for name, model in steps.items()}
     dist.destroy_process_group()
     return found
+
+
+def _stay_on(first: int, needed: int) -> None:
+    """Keep this process, and all threads it starts, on `CORES` of its cores if it has enough."""
+    if sys.platform == "linux" and len(cores := sorted(os.sched_getaffinity(0))) >= needed:
+        os.sched_setaffinity(0, cores[first : first + CORES])
 
 
 def _and_wait(x: torch.Tensor) -> None:
@@ -137,55 +148,64 @@ def _step(model: nn.Module) -> Callable[[], None]:
 
 
 def run(machine: Machine, nproc: int) -> Iterator[Result]:
-    """Yield the seconds of all pairs so far, of rank 0."""
-    pairs: dict[str, list[Seconds]] = {"torchrun": [], "Lockstep": []}
+    """Yield the seconds of all starts so far, of rank 0."""
+    found: dict[str, list[Seconds]] = {job: [] for job in JOBS}
     where = f"{device_name(machine)}-x{nproc}"
     what = f"the same calls and steps by torchrun and by Lockstep, by turns, on {nproc} ranks"
-    for _ in range(PAIRS):
+    for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as folder:
-            turn, plain, own = (str(Path(folder, name)) for name in ("turn", "plain", "own"))
-            Path(turn).write_text("0")
-            module = [sys.executable, "-m", "experiments.recording"]
-            job = subprocess.Popen([*module, turn, own, str(nproc)])
+            turn, *files = (Path(folder, name) for name in ("turn", *JOBS))
+            turn.write_text("0")
+            module = [sys.executable, "-m", "experiments.recording", str(turn)]
+            others = [
+                subprocess.Popen([*module, str(own), str(file), str(nproc), job])
+                for own, (job, file) in enumerate(zip(JOBS[1:], files[1:], strict=True), 1)
+            ]
             try:
-                by_torchrun("experiments.recording", turn, plain, nproc=nproc)
-                job.wait(LONGEST)
+                by_torchrun("experiments.recording", turn, 0, files[0], nproc=nproc)
+                for other in others:
+                    other.wait(LONGEST)
             finally:
-                end(job)
-            for name, file in (("torchrun", plain), ("Lockstep", own)):
-                pairs[name].append(json.loads(Path(file).read_text()))
-        yield Result(f"recording/{where}.json", what, {"unit": "seconds, of rank 0", **pairs})
+                for other in others:
+                    end(other)
+            for job, file in zip(JOBS, files, strict=True):
+                found[job].append(json.loads(file.read_text()))
+        yield Result(f"recording/{where}.json", what, {"unit": "seconds, of rank 0", **found})
 
 
-def compared(found: dict[str, list[Seconds]]) -> dict[str, tuple[float, float, float]]:
-    """By program: the medians of torchrun and Lockstep, and the median of their ratios by turn."""
+def compared(found: dict[str, list[Seconds]]) -> dict[str, tuple[float, float, float, float]]:
+    """By program: the medians of torchrun and Lockstep, and by turn the medians of the ratios of
+    Lockstep, and of torchrun again, to torchrun."""
     rows = {}
-    for name in found["torchrun"][0]:
-        plain, own = (
-            [s for pair in found[way] for s in pair[name]] for way in ("torchrun", "Lockstep")
+    for name in found[JOBS[0]][0]:
+        plain, again, own = ([s for start in found[job] for s in start[name]] for job in JOBS)
+        more, noise = (
+            statistics.median(a / b for a, b in zip(other, plain, strict=True))
+            for other in (own, again)
         )
-        ratios = [one / other for one, other in zip(own, plain, strict=True)]
-        rows[name] = statistics.median(plain), statistics.median(own), statistics.median(ratios)
+        rows[name] = statistics.median(plain), statistics.median(own), more, noise
     return rows
 
 
 EXPERIMENT = Experiment(
     "recording",
     "what the record of calls costs a program, beside torchrun",
-    minutes=4,
+    minutes=5,
     run=run,
     gpus=False,
-    writes={"recording/*.json": ("unit", "torchrun", "Lockstep")},
+    writes={"recording/*.json": ("unit", *JOBS)},
 )
 
 
-def main(turn: str, file: str, nproc: str = "") -> None:
-    """Run as a rank of torchrun, or start the ranks of Lockstep; write what rank 0 has found."""
-    if nproc:
-        job = torchrun(measured, turn, 1, nproc_per_node=int(nproc), init=False, show=False)
-        Path(file).write_text(json.dumps(job[0]))
+def main(turn: str, own: str, file: str, nproc: str = "0", job: str = "") -> None:
+    """Run as a rank of torchrun, or start the ranks of a job; write what rank 0 has found."""
+    if job == "Lockstep":
+        ran = torchrun(measured, turn, int(own), nproc_per_node=int(nproc), init=False, show=False)
+        Path(file).write_text(json.dumps(ran[0]))
+    elif job:
+        by_torchrun("experiments.recording", turn, own, file, nproc=int(nproc))
     else:
-        found = measured(turn, 0)
+        found = measured(turn, int(own))
         if os.environ["RANK"] == "0":
             Path(file).write_text(json.dumps(found))
 
