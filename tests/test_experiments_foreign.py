@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from experiments import foreign
+from experiments.__main__ import main
 from lockstep import Trace
 
 SCRIPT = """
@@ -23,9 +25,27 @@ dist.destroy_process_group()
 def test_two_steps_of_any_script_are_recorded(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    foreign.main(str(tmp_path / "data"), "ddp", "2", str(script))
-    trace = Trace.load(tmp_path / "data" / "traces" / "ddp")
+    assert main([f"foreign/{script}", "-n", "2", "--to", str(tmp_path / "data")]) == 0
+    trace = Trace.load(tmp_path / "data" / "traces" / "foreign" / f"{tmp_path.name}-train")
     assert trace.ranks == (0, 1)
     for rank in trace.ranks:
         reduced = [one for one in trace if one.rank == rank and one.name == "gloo:all_reduce"]
         assert len(reduced) == foreign.RECORDED
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("foreign", 2, "foreign records a program of others: say 'foreign/SCRIPT ARGUMENTS...'"),
+        ("foreign/nowhere.py", 2, "there is no script nowhere.py"),
+        ("foreign/{folder}/short.py", 1, "short.py takes fewer than 6 steps of an optimizer"),
+    ],
+)
+def test_what_cannot_be_recorded_says_why(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], program: str, code: int, said: str
+) -> None:
+    (tmp_path / "short.py").write_text("")
+    arguments = [program.format(folder=tmp_path), "-n", "1", "--to", str(tmp_path / "data")]
+    assert main(arguments) == code
+    assert said in capfd.readouterr().err
+    assert not list((tmp_path / "data").rglob("*.gz"))

@@ -19,6 +19,7 @@ from . import (
     compile,
     course,
     data_parallel,
+    foreign,
     launching,
     manifest,
     overlap,
@@ -43,6 +44,7 @@ EXPERIMENTS = (
     overlap.EXPERIMENT,
     data_parallel.EXPERIMENT,
     tensor_parallel.EXPERIMENT,
+    foreign.EXPERIMENT,
     course.EXPERIMENT,
 )
 

@@ -11,18 +11,18 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
-from lockstep.launch import torchrun
 from lockstep.trace import Kind, Trace
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from .experiment import Experiment, Result, device_name
+from .experiment import Experiment, Result, device_name, of_rank_0
 
 LAYERS, FIRST, EACH = 24, 1, 4  # layers; of them in the first bucket, and in each other one
 WIDTH = {"cuda": 4096, "cpu": 64}
@@ -244,14 +244,7 @@ def measure(chosen: Sequence[str]) -> list[dict[str, Any]]:
 
 def run(machine: Machine, nproc: int) -> list[Result]:
     kind = "cuda" if machine.gpus else "cpu"
-
-    def taken(chosen: Sequence[str]) -> list[dict[str, Any]]:
-        backend = "nccl" if machine.gpus else "gloo"
-        rows: list[dict[str, Any]] = torchrun(
-            measure, chosen, nproc_per_node=nproc, backend=backend, show=False
-        )[0]
-        return rows
-
+    taken = partial(of_rank_0, measure, machine=machine, nproc=nproc)
     # On a GPU each has processes of its own: hooks keep models alive, and so their memory.
     together = [[name] for name in ways()] if kind == "cuda" else [list(ways())]
     content = {

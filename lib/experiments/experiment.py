@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
+from lockstep.launch import torchrun
 from lockstep.launch.interrupts import defer_signals
 
 Variables = Mapping[str, str | None]  # of the environment; None: taken away
@@ -113,6 +114,13 @@ def device_name(machine: Machine) -> str:
     return machine.gpus[0].name.removeprefix("NVIDIA ").replace(" ", "-").lower()
 
 
+def of_rank_0(function: Callable[..., Any], *given: Any, machine: Machine, nproc: int) -> Any:
+    """Call a function on Lockstep's ranks, under NCCL where the machine has GPUs; returns what it
+    returns on rank 0."""
+    backend = "nccl" if machine.gpus else "gloo"
+    return torchrun(function, *given, nproc_per_node=nproc, backend=backend, show=False)[0]
+
+
 def by_torchrun(
     module: str,
     *arguments: object,
@@ -133,13 +141,13 @@ def by_torchrun(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}"]
-    torchrun += [f"--nproc-per-node={nproc}", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}"]
+    launcher += [f"--nproc-per-node={nproc}", "--master-addr=127.0.0.1", f"--master-port={port}"]
     program = ["-m", module, *map(str, arguments)]
     running: list[subprocess.Popen[bytes]] = []
     try:
         for node in range(nodes):
-            command = [*torchrun, f"--node-rank={node}", *program]
+            command = [*launcher, f"--node-rank={node}", *program]
             with defer_signals():  # an interrupt between start and note would leave it running
                 running.append(subprocess.Popen(command, env=variables))
         codes = [agent.wait() for agent in running]

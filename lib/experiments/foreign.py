@@ -1,7 +1,7 @@
-"""Traces of programs of others: some steps of a script that knows nothing of it.
+"""Traces of programs of others: two steps of a script that knows nothing of it.
 
-`python -m experiments.foreign FOLDER NAME RANKS SCRIPT ARGUMENTS...` runs it by torchrun, and
-writes `traces/NAME` into the folder: the steps that its optimizer takes, but the first ones.
+`python -m experiments 'foreign/FOLDER/train.py --steps 9' -n 2` runs this script by torchrun. A
+step ends where its optimizer has taken one; the first ones are left out.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import tempfile
 from pathlib import Path
 
 import torch
-from lockstep.base import machine as machines
+from lockstep.base.machine import Machine
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from . import manifest
-from .experiment import Result, by_torchrun
+from .experiment import CannotRecord, Experiment, ExperimentFailed, Result, by_torchrun
 
 SKIPPED, RECORDED = 4, 2  # steps
 
@@ -38,23 +37,39 @@ def profiled(folder: str, script: str, *arguments: str) -> None:
         runpy.run_path(script, run_name="__main__")
 
 
-def main(folder: str, name: str, ranks: str, script: str, *arguments: str) -> None:
-    """Record the script on so many ranks."""
-    with tempfile.TemporaryDirectory() as traces:
-        by_torchrun("experiments.foreign", traces, script, *arguments, nproc=int(ranks))
-        files = sorted(Path(traces).iterdir())
+def run(machine: Machine, nproc: int) -> list[Result]:
+    """Raises CannotRecord: without a program there is nothing to record."""
+    raise CannotRecord("foreign records a program of others: say 'foreign/SCRIPT ARGUMENTS...'")
+
+
+def of_program(program: str, machine: Machine, nproc: int) -> list[Result]:
+    """Record this script, with its arguments. Raises CannotRecord where there is none, and
+    ExperimentFailed where it fails or takes too few steps."""
+    name, *arguments = shlex.split(program)
+    script = Path(name).resolve()
+    if not script.is_file():
+        raise CannotRecord(f"there is no script {name}")
+    with tempfile.TemporaryDirectory() as folder:
+        by_torchrun(__name__, folder, script, *arguments, nproc=nproc)
+        files = sorted(Path(folder).iterdir())
         content = {f"{file.name}.gz": json.loads(file.read_bytes()) for file in files}
-    called = shlex.join([Path(script).name, *arguments])
-    result = Result(f"traces/{name}", f"{RECORDED} steps of {called}", content)
-    command = f"python -m experiments.foreign data {name} {ranks} {called}"
-    entry = manifest.entry(
-        result, "foreign", int(ranks), machines.probe(), command, dict(os.environ)
-    )
-    manifest.write(Path(folder), [result], [entry])
+    if len(content) < nproc:
+        steps = SKIPPED + RECORDED
+        raise ExperimentFailed(f"{script.name} takes fewer than {steps} steps of an optimizer")
+    what = f"{RECORDED} steps of {shlex.join([script.name, *arguments])}"
+    return [Result(f"traces/foreign/{script.parent.name}-{script.stem}", what, content)]
 
 
-if __name__ == "__main__":
-    if "RANK" in os.environ:
-        profiled(*sys.argv[1:])
-    else:
-        main(*sys.argv[1:])
+EXPERIMENT = Experiment(
+    "foreign",
+    "traces of a program of others: 'foreign/SCRIPT ARGUMENTS...'",
+    minutes=1,
+    run=run,
+    gpus=False,
+    part=of_program,
+    writes={"traces/foreign/*": ("rank*.json.gz",)},
+)
+
+
+if __name__ == "__main__":  # a rank
+    profiled(*sys.argv[1:])

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
-from lockstep.launch import torchrun
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from .data_parallel import seconds
-from .experiment import Experiment, Result, device_name
+from .experiment import Experiment, Result, device_name, of_rank_0
 
 HEAD = 128  # numbers of a head
 ROWS = {"cuda": 8192, "cpu": 64}
@@ -137,8 +136,7 @@ def measure(widths: Sequence[int]) -> list[dict[str, Any]]:
 
 def run(machine: Machine, nproc: int) -> list[Result]:
     kind = "cuda" if machine.gpus else "cpu"
-    backend = "nccl" if machine.gpus else "gloo"
-    rows = torchrun(measure, WIDTHS[kind], nproc_per_node=nproc, backend=backend, show=False)[0]
+    rows = of_rank_0(measure, WIDTHS[kind], machine=machine, nproc=nproc)
     content = {"world_size": nproc, "rows": ROWS[kind], "layers": rows}
     what = f"an MLP and an attention on {nproc} ranks, serial and in pieces"
     return [Result(f"tensor-parallel/{device_name(machine)}-x{nproc}.json", what, content)]
