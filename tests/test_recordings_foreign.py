@@ -1,0 +1,47 @@
+"""Recorded programs of others, whose collectives follow from what they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from lockstep import Trace
+
+RECORDED = Path(__file__).parents[1] / "data" / "traces" / "foreign"
+# Of two steps on two ranks, by operation and bytes of the input.
+CALLS = {
+    # Ten blocks of 3,216 float32 and a root of 33,824, all gathered for the forward pass, the
+    # blocks again for the backward pass; one all-reduce for the norms of 125 gradients.
+    "FSDP2-example": {
+        ("all_gather", 6432): 40,
+        ("all_gather", 67648): 2,
+        ("reduce_scatter", 12864): 20,
+        ("reduce_scatter", 135296): 2,
+        ("all_reduce", 500): 2,
+    },
+    # 20 rows of 5 outputs; the input of the first layer needs no gradient.
+    "tensor_parallelism-tensor_parallel_example": {("all_reduce", 400): 2},
+    # Each rank has 20 rows of 10 inputs; of 5 outputs it sums 40 rows, and gathers 20.
+    "tensor_parallelism-sequence_parallel_example": {
+        ("all_gather", 800): 2,
+        ("reduce_scatter", 800): 2,
+        ("all_gather", 400): 2,
+    },
+}
+
+
+def test_every_recorded_program_is_known() -> None:
+    assert {one.name for one in RECORDED.iterdir()} == CALLS.keys()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_are_those_that_follow_from_the_program(name: str) -> None:
+    trace = Trace.load(RECORDED / name)
+    for rank in (0, 1):
+        found = Counter(
+            (one.collective.operation, one.collective.bytes_in)
+            for one in trace
+            if one.rank == rank and one.collective and one.collective.evidence == "metadata"
+        )
+        assert found == CALLS[name], rank
