@@ -1324,7 +1324,7 @@ lockstep.claim(
 # %% [markdown] id="larger-text"
 # ## How large should a bucket be?
 #
-# About 10 minutes; a CPU is enough.
+# About 15 minutes; a CPU is enough.
 #
 # ### Claim: "larger buckets are faster"
 #
