@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from lockstep import Trace
+from lockstep.trace import TraceError
+from recorded import FOREIGN, MISALIGNED
 
-RECORDED = Path(__file__).parents[1] / "data" / "traces" / "foreign"
 # Of two steps on two ranks, by operation and bytes of the input.
 CALLS = {
     # Ten blocks of 3,216 float32 and a root of 33,824, all gathered for the forward pass, the
@@ -32,12 +33,12 @@ CALLS = {
 
 
 def test_every_recorded_program_is_known() -> None:
-    assert {one.name for one in RECORDED.iterdir()} == CALLS.keys()
+    assert {one.name for one in FOREIGN.iterdir()} == CALLS.keys()
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_are_those_that_follow_from_the_program(name: str) -> None:
-    trace = Trace.load(RECORDED / name)
+    trace = Trace.load(FOREIGN / name)
     for rank in (0, 1):
         found = Counter(
             (one.collective.operation, one.collective.bytes_in)
@@ -45,3 +46,9 @@ def test_calls_are_those_that_follow_from_the_program(name: str) -> None:
             if one.rank == rank and one.collective and one.collective.evidence == "metadata"
         )
         assert found == CALLS[name], rank
+
+
+@pytest.mark.parametrize("folder", MISALIGNED, ids=lambda folder: folder.name)
+def test_too_few_collectives_to_compare_clocks_by_are_said(folder: Path) -> None:
+    with pytest.raises(TraceError, match=r"clocks of these ranks cannot be compared: 0 / 1\."):
+        Trace.load(folder).align()

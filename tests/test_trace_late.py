@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from lockstep.base.formatting import milliseconds, ranks_text
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
 from lockstep.trace.analyses.headline import headline
+from recorded import ALIGNED, IDS
 from synthetic import EPOCH, MS, US, clocks, grid, program, skew
-
-DATA = Path(__file__).parents[1] / "data" / "traces"
-RECORDED = sorted({path.parent for path in DATA.rglob("rank0.json.gz")})
-IDS = [str(path.relative_to(DATA)) for path in RECORDED]
 
 
 def delayed(seed, ranks, late, *, turns, kind="device", rounds=40):
@@ -61,7 +57,7 @@ def said_of(trace):
     return found, said, met
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=IDS)
+@pytest.mark.parametrize("path", ALIGNED, ids=IDS)
 def test_no_sentence_about_a_recording_contradicts_its_collectives(path):
     said_of(Trace.load(path).align())
 

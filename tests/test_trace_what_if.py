@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lockstep.trace import Collective, Kind, Slice, Trace, TraceError
+from recorded import ALIGNED, IDS
 from test_trace_critical import cpu, gpu, programs, reduce
 
 US = 1_000
 LATENCY, CALL, SYNCHRONISE = 7 * US, 4 * US, 3 * US
-TRACES = sorted({one.parent for one in Path("data/traces").rglob("rank*.json.gz")})
 
 
 class Program:
@@ -225,7 +223,7 @@ def test_whatever_the_trace_holds_nothing_is_gained_by_no_change_and_no_more_tha
     assert {one.most for one in unchanged.gains if "1 × as fast" in one.change} <= {0}
 
 
-@pytest.mark.parametrize("folder", TRACES, ids=lambda one: one.name)
+@pytest.mark.parametrize("folder", ALIGNED, ids=IDS)
 def test_recordings_replay_as_measured_and_gain_no_more_than_what_is_removed(folder):
     trace = Trace.load(folder).align()
     unchanged = trace.what_if(times=1)
