@@ -49,7 +49,15 @@ CASES = [
     for form in program.forms
     if family != "waiting"  # these sleep, so they are run together
 ]
-LIVE = ("calls", "endings", "groups", "namespaces", "output", "stores")
+# Each starts torchrun and its engine, which takes seconds.
+LIVE = [
+    ("calls", "script"),
+    ("stores", "cell"),
+    pytest.param("endings", "function", marks=pytest.mark.long),
+    pytest.param("groups", "cell", marks=pytest.mark.long),
+    pytest.param("namespaces", "script", marks=pytest.mark.long),
+    pytest.param("output", "function", marks=pytest.mark.long),
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +73,7 @@ def check(family: str, name: str, outcome: Outcome) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_programs_that_wait_long_are_never_ended():
     options = parsed(["--family", "waiting", "--lanes", "8", "--limit", f"{LIMIT}"])
@@ -78,16 +87,11 @@ def test_does_what_it_did_under_torchrun(lane, family, name, form):
     check(family, name, lane.run(FAMILIES[family][name], form, "warm", LIMIT))
 
 
-@pytest.mark.parametrize("family", LIVE)
-def test_torchrun_still_does_it(lane, family):
-    name, program = next(iter(FAMILIES[family].items()))
-    check(family, name, lane.run(program, "script", "torchrun", LIMIT))
-
-
-@pytest.mark.parametrize(("family", "form"), [*zip(LIVE, OF_FAMILIES[:3] * 2, strict=True)])
-def test_engine_torchrun_does_it(lane, family, form):
+@pytest.mark.parametrize(("family", "form"), LIVE)
+def test_torchrun_and_its_engine_still_do_it(lane, family, form):
     programs = FAMILIES[family].items()
     name, program = next((name, program) for name, program in programs if form in program.forms)
+    check(family, name, lane.run(program, "script", "torchrun", LIMIT))
     check(family, name, lane.run(program, form, "elastic", LIMIT))
 
 

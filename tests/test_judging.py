@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import random
+import shutil
 import time
 import tomllib
 from collections import OrderedDict, namedtuple
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import verdicts
 from lockstep.base import paths
 from lockstep.course import exercises, judging
 from lockstep.course.judging import (
@@ -747,3 +749,20 @@ def test_a_declared_sign_stands_for_the_wrong_answers_of_its_name(tiny, monkeypa
 def test_without_the_courses_answers_general_words_tell(tiny, monkeypatch, tmp_path):
     monkeypatch.setattr(judge, "SOLUTIONS", tmp_path)
     assert told(in_place(lambda rank, n: 1))[0] == "value"
+
+
+def test_all_answers_are_tried_unless_all_were_judged_with_these_checks(monkeypatch, tmp_path):
+    every = answers(paths.SOLUTIONS / "source", "wrong", "03")["ring_all_reduce"]
+    shutil.copytree(LABS.parent, tmp_path / "course")
+    monkeypatch.setattr(verdicts, "_COURSE", tmp_path / "course")
+    monkeypatch.setattr(verdicts, "FILE", tmp_path / "judged.json")
+    verdicts.FILE.write_text("{}")
+    assert verdicts.tried("03", "ring_all_reduce", every) == every
+    verdicts.record("03")
+    assert 0 < len(verdicts.tried("03", "ring_all_reduce", every)) <= len(every) // 4 + 1
+    for name in ("labs/lab03.py", "labs/lab03.toml", "judging/values.py"):
+        file = tmp_path / "course" / name
+        before = file.read_bytes()
+        file.write_bytes(before + b"\n")
+        assert verdicts.tried("03", "ring_all_reduce", every) == every, name
+        file.write_bytes(before)
