@@ -759,7 +759,7 @@ def test_all_answers_are_tried_unless_all_were_judged_with_these_checks(monkeypa
     verdicts.FILE.write_text("{}")
     assert verdicts.tried("03", "ring_all_reduce", every) == every
     verdicts.record("03")
-    assert 0 < len(verdicts.tried("03", "ring_all_reduce", every)) <= len(every) // 4 + 1
+    assert 0 < len(verdicts.tried("03", "ring_all_reduce", every)) <= len(every) // 8 + 1
     for name in ("labs/lab03.py", "labs/lab03.toml", "judging/values.py"):
         file = tmp_path / "course" / name
         before = file.read_bytes()
