@@ -520,3 +520,227 @@ def top_k(state, bucket):
     dist.all_gather_into_tensor(all_where, where)
     dist.all_gather_into_tensor(all_what, what)
     return done(torch.bincount(all_where, all_what, minlength=len(g)).to(g.dtype) / n)
+
+
+# %% average_gradients: one-call-of-a-flat-row
+def average_gradients(model, rows):
+    weights = [p for p in model.parameters() if p.requires_grad]
+    parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in weights]
+    flat = torch.cat([part.reshape(-1) * rows for part in parts] + [torch.tensor([float(rows)])])
+    dist.all_reduce(flat)
+    at = 0
+    for p in weights:
+        p.grad = (flat[at : at + p.numel()] / flat[-1]).reshape(p.shape)
+        at += p.numel()
+
+
+# %% average_gradients: broadcasts-from-each
+def average_gradients(model, rows):
+    everywhere = [None] * dist.get_world_size()
+    mine = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    dist.all_gather_object(everywhere, (rows, mine))
+    total = sum(n for n, _ in everywhere)
+    for i, p in enumerate(model.parameters()):
+        found = [grads[i] * (n / total) for n, grads in everywhere if grads[i] is not None]
+        if found:
+            p.grad = torch.stack(found).sum(0)
+
+
+# %% buckets: while-true-with-slices
+def buckets(sizes, cap, first_cap):
+    order = list(range(len(sizes)))[::-1]
+    found = []
+    while order:
+        limit = cap if found else first_cap
+        k = 1
+        while k < len(order) and sum(sizes[i] for i in order[:k]) < limit:
+            k += 1
+        found.append(order[:k])
+        order = order[k:]
+    return found
+
+
+# %% buckets: accumulates
+def buckets(sizes, cap, first_cap):
+    import itertools
+
+    result = []
+    numbers = [*reversed(range(len(sizes)))]
+    while numbers:
+        sums = itertools.accumulate(sizes[n] for n in numbers)
+        limit = first_cap if result == [] else cap
+        end = next((i + 1 for i, s in enumerate(sums) if s >= limit), len(numbers))
+        result += [numbers[:end]]
+        del numbers[:end]
+    return result
+
+
+# %% bytes_per_rank: matches
+def bytes_per_rank(parameters, ranks, stage):
+    match stage:
+        case 0:
+            whole, parts = 16, 0
+        case 1:
+            whole, parts = 4, 12
+        case 2:
+            whole, parts = 2, 14
+        case 3:
+            whole, parts = 0, 16
+        case _:
+            raise ValueError(stage)
+    return whole * parameters + parts * parameters // ranks
+
+
+# %% bytes_per_rank: by-tensors
+def bytes_per_rank(parameters, ranks, stage):
+    share = parameters // ranks
+    counts = [
+        (torch.bfloat16, share if stage == 3 else parameters),
+        (torch.bfloat16, share if stage > 1 else parameters),
+        *[(torch.float32, share if stage else parameters)] * 3,
+    ]
+    return sum(torch.empty(0, dtype=dtype).element_size() * n for dtype, n in counts)
+
+
+# %% replicate: queue-of-buckets
+def replicate(model, groups):
+    from collections import deque
+
+    left = deque()
+    seen = set()
+    flying = []
+
+    def refill():
+        left.clear()
+        left.extend(groups)
+        seen.clear()
+        flying.clear()
+
+    def send():
+        group = left.popleft()
+        flat = gradients_of(group)
+        flying.append((group, flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        seen.add(id(weight))
+        while left and all(id(w) in seen for w in left[0]):
+            send()
+
+    def finish():
+        while left:
+            send()
+        for group, flat, work in flying:
+            work.wait()
+            put_back(flat / dist.get_world_size(), group)
+        refill()
+
+    refill()
+    for group in groups:
+        for weight in group:
+            weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: hooks-that-know-their-bucket
+def replicate(model, groups):
+    n = dist.get_world_size()
+    state = {"next": 0, "left": [len(g) for g in groups], "works": {}}
+
+    def start_next():
+        at = state["next"]
+        flat = gradients_of(groups[at])
+        state["works"][at] = flat, dist.all_reduce(flat, async_op=True)
+        state["next"] = at + 1
+
+    def hook_of(at):
+        def hook(_):
+            state["left"][at] -= 1
+            while state["next"] < len(groups) and state["left"][state["next"]] == 0:
+                start_next()
+
+        return hook
+
+    for at, group in enumerate(groups):
+        hook = hook_of(at)
+        for weight in group:
+            weight.register_post_accumulate_grad_hook(hook)
+
+    def finish():
+        while state["next"] < len(groups):
+            start_next()
+        for at, (flat, work) in sorted(state["works"].items()):
+            work.wait()
+            flat.mul_(1 / n)
+            put_back(flat, groups[at])
+        state.update(next=0, left=[len(g) for g in groups], works={})
+
+    return finish
+
+
+# %% sharded_linear: handles
+class WithHandles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return torch.nn.functional.linear(x, gathered(shard))
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        n = dist.get_world_size()
+        sent = [piece.contiguous() for piece in (grad.t().mm(x) / n).tensor_split(n)]
+        part = torch.empty_like(shard)
+        work = dist.reduce_scatter(part, sent, async_op=True)
+        of_x = grad.mm(gathered(shard))
+        work.wait()
+        return of_x, part
+
+
+def sharded_linear(x, shard):
+    return WithHandles.apply(x, shard)
+
+
+# %% top_k: masks-and-packs
+def top_k(state, bucket):
+    world = dist.get_world_size()
+    whole = bucket.buffer().clone()
+    left = state["residuals"].setdefault(bucket.index(), torch.zeros(0))
+    if left.numel() == whole.numel():
+        whole += left
+    count = int(state["share"] * whole.numel()) or 1
+    kept = whole.abs().topk(count)[1]
+    numbers = whole[kept]
+    state["residuals"][bucket.index()] = whole.index_copy(0, kept, torch.zeros_like(numbers))
+    all_numbers = torch.empty(world * count)
+    all_places = torch.empty(world * count, dtype=torch.int64)
+    dist.all_gather_into_tensor(all_numbers, numbers)
+    dist.all_gather_into_tensor(all_places, kept)
+    result = torch.zeros_like(whole)
+    result.put_(all_places, all_numbers, accumulate=True)
+    return done(result / world)
+
+
+# %% top_k: chained-handles
+def top_k(state, bucket):
+    n, kept = dist.get_world_size(), state["residuals"]
+    grad = bucket.buffer() * 1.0
+    key = f"{bucket.index()}/{grad.numel()}"
+    grad = grad + kept[key] if key in kept else grad
+    k = max(1, int(len(grad) * state["share"]))
+    where = torch.sort(grad.abs(), descending=True, stable=True).indices[:k].int()
+    what = grad[where.long()]
+    wheres = [torch.empty_like(where) for _ in range(n)]
+    whats = [torch.empty_like(what) for _ in range(n)]
+    works = [
+        dist.all_gather(wheres, where, async_op=True),
+        dist.all_gather(whats, what, async_op=True),
+    ]
+    rest = grad.clone()
+    rest[where.long()] = 0
+    kept[key] = rest
+    for work in works:
+        work.wait()
+    mean = torch.zeros_like(grad)
+    for i, v in zip(wheres, whats):
+        mean[i.long()] += v / n
+    return done(mean)

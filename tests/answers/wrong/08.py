@@ -961,3 +961,148 @@ def replicate(model, groups):
         sent.clear()
 
     return finish
+
+
+# %% bytes_per_rank: numbers-not-bytes
+def bytes_per_rank(parameters, ranks, stage):
+    part = parameters // ranks
+    return sum(part if stage > 2 - i else parameters for i in range(3)) + 2 * (
+        part if stage else parameters
+    )
+
+
+# %% bytes_per_rank: no-gradients
+def bytes_per_rank(parameters, ranks, stage):
+    part = parameters // ranks
+    weights = 2 * (part if stage == 3 else parameters)
+    return weights + 12 * (part if stage else parameters)
+
+
+# %% bytes_per_rank: part-of-ranks-less-one
+def bytes_per_rank(parameters, ranks, stage):
+    share = (ranks - 1) / ranks
+    cut = [0, 12, 14, 16][stage]
+    return (16 - cut) * parameters + cut * parameters * share
+
+
+# %% bytes_per_rank: a-gathered-weight-more
+def bytes_per_rank(parameters, ranks, stage):
+    cut = [0, 12, 14, 16][stage]
+    kept = (16 - cut) * parameters + cut * parameters // ranks
+    return kept + 2 * parameters if stage == 3 else kept
+
+
+# %% replicate: divides-twice
+def replicate(model, groups):
+    n = dist.get_world_size()
+    left = [len(group) for group in groups]
+    works = []
+
+    def start():
+        while len(works) < len(groups) and left[len(works)] == 0:
+            flat = gradients_of(groups[len(works)]) / n
+            works.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def hook(weight):
+        for at, group in enumerate(groups):
+            if any(w is weight for w in group):
+                left[at] -= 1
+        start()
+
+    def finish():
+        left[:] = [0] * len(groups)
+        start()
+        for (flat, work), group in zip(works, groups):
+            work.wait()
+            put_back(flat / n, group)
+        works.clear()
+        left[:] = [len(group) for group in groups]
+
+    for group in groups:
+        for weight in group:
+            weight.register_post_accumulate_grad_hook(hook)
+    return finish
+
+
+# %% replicate: counters-left-where-they-were
+def replicate(model, groups):
+    n = dist.get_world_size()
+    left = [len(group) for group in groups]
+    works = []
+
+    def start(everything=False):
+        while len(works) < len(groups) and (everything or left[len(works)] <= 0):
+            flat = gradients_of(groups[len(works)])
+            works.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def hook_of(at):
+        def hook(weight):
+            left[at] -= 1
+            start()
+
+        return hook
+
+    def finish():
+        start(everything=True)
+        for (flat, work), group in zip(works, groups):
+            work.wait()
+            put_back(flat / n, group)
+        works.clear()
+
+    for at, group in enumerate(groups):
+        for weight in group:
+            weight.register_post_accumulate_grad_hook(hook_of(at))
+    return finish
+
+
+# %% sharded_linear: gradient-of-x-averaged-over-ranks
+class OfXReduced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ gathered(shard).T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        n = dist.get_world_size()
+        part = torch.empty_like(shard)
+        dist.reduce_scatter(part, list((grad.T @ x).chunk(n)))
+        of_x = grad @ gathered(shard)
+        dist.all_reduce(of_x)
+        return of_x / n, part / n
+
+
+def sharded_linear(x, shard):
+    return OfXReduced.apply(x, shard)
+
+
+# %% top_k: sum-for-mean
+def top_k(state, bucket):
+    g, n = bucket.buffer().clone(), dist.get_world_size()
+    old = state["residuals"].get(bucket.index())
+    if old is not None and old.shape == g.shape:
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    places = g.abs().topk(k).indices
+    values = g[places]
+    state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
+    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(vs, values)
+    dist.all_gather(ps, places)
+    return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)))
+
+
+# %% top_k: places-of-rank-0-for-all
+def top_k(state, bucket):
+    g, n = bucket.buffer().clone(), dist.get_world_size()
+    old = state["residuals"].get(bucket.index())
+    if old is not None and old.shape == g.shape:
+        g += old
+    k = max(1, int(state["share"] * len(g)))
+    places = g.abs().topk(k).indices
+    dist.broadcast(places, 0)
+    values = g[places]
+    state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
+    dist.all_reduce(values)
+    return done(torch.zeros_like(g).index_copy(0, places, values) / n)
