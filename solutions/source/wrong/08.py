@@ -740,6 +740,37 @@ def bytes_per_rank(parameters, ranks, stage):
     return (w + g + o) * parameters
 
 
+# %% bytes_per_rank: no-gradients
+def bytes_per_rank(parameters, ranks, stage):
+    weights = 2 / ranks if stage == 3 else 2
+    optimizer = 12 / ranks if stage else 12
+    return parameters * (weights + optimizer)
+
+
+# %% bytes_per_rank: numbers
+def bytes_per_rank(parameters, ranks, stage):
+    whole = [1, 1, 3]
+    for part in range(stage):
+        whole[2 - part] /= ranks
+    return parameters * sum(whole)
+
+
+# %% bytes_per_rank: all-but-one
+def bytes_per_rank(parameters, ranks, stage):
+    whole = [2, 2, 12]
+    for part in range(stage):
+        whole[2 - part] *= 1 - 1 / ranks
+    return parameters * sum(whole)
+
+
+# %% bytes_per_rank: gathered-too
+def bytes_per_rank(parameters, ranks, stage):
+    whole = [2, 2, 12]
+    for part in range(stage):
+        whole[2 - part] /= ranks
+    return parameters * (sum(whole) + 2 * (stage == 3))
+
+
 # %% sharded_linear: not-divided
 class NotDivided(torch.autograd.Function):
     @staticmethod
@@ -982,6 +1013,50 @@ class Turned(torch.autograd.Function):
 
 def sharded_linear(x, shard):
     return Turned.apply(x, shard)
+
+
+# %% sharded_linear: x-reduced
+class ReducesX(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ torch.cat(everybodys(shard)).T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        ranks = dist.get_world_size()
+        of_x = grad @ torch.cat(everybodys(shard))
+        dist.all_reduce(of_x)
+        part = torch.empty_like(shard)
+        dist.reduce_scatter(part, list((grad.T @ x).chunk(ranks)))
+        return of_x, part / ranks
+
+
+def sharded_linear(x, shard):
+    return ReducesX.apply(x, shard)
+
+
+# %% sharded_linear: x-reduced
+class AveragesX(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ torch.cat(everybodys(shard)).T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        ranks = dist.get_world_size()
+        of_x = grad @ torch.cat(everybodys(shard))
+        dist.all_reduce(of_x)
+        part = torch.empty_like(shard)
+        dist.reduce_scatter(part, list((grad.T @ x).chunk(ranks)))
+        return of_x / ranks, part / ranks
+
+
+def sharded_linear(x, shard):
+    return AveragesX.apply(x, shard)
 
 
 # %% top_k: no-residual
@@ -1235,3 +1310,17 @@ def top_k(state, bucket):
     gradient[places] = 0
     state["residuals"][bucket.index()] = gradient
     return done(mean)
+
+
+# %% top_k: rank-0s-places
+def top_k(state, bucket):
+    whole, ranks = bucket.buffer().clone(), dist.get_world_size()
+    left = state["residuals"].get(bucket.index())
+    if left is not None and len(left) == len(whole):
+        whole += left
+    places = whole.abs().topk(max(1, int(state["share"] * len(whole)))).indices
+    dist.broadcast(places, 0)
+    sent = whole[places]
+    state["residuals"][bucket.index()] = whole.index_fill(0, places, 0)
+    dist.all_reduce(sent)
+    return done(torch.zeros_like(whole).index_copy(0, places, sent / ranks))

@@ -324,8 +324,9 @@ def _explains(guess: Guess, found: list[Run]) -> bool:
 
 
 def _contrast(wrong: list[Run], right: list[Run]) -> str:
-    """In what a trial that went right differs from all that did not: a sentence, or ""."""
-    known = [run.trial.traits for run in right]
+    """In what a trial that went right differs from all that did not: a sentence, or "". Where
+    demands alone judge, nothing is right."""
+    known = [run.trial.traits for run in right if any(one is not ... for one in run.trial.right)]
     parts = []
     for at, theirs in enumerate(zip(*known, strict=True)):
         others = {run.trial.traits[at] for run in wrong}

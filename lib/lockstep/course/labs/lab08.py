@@ -14,7 +14,7 @@ import numpy as np
 from ... import virtual
 from ...base.formatting import percent
 from ..judging import Noted, Number, Run, Tensor, Trial, judged
-from ..judging.values import make
+from ..judging.values import alike, make
 
 HIDDEN = 0.95 * 2 / 3  # of the all-reduces: the last bucket, which has a third, comes too late
 ALL_USED = "all parameters used"
@@ -201,6 +201,11 @@ def replicate(draw: random.Random) -> Iterator[Trial]:
     yield Trial(2, given=[(None, [], [])] * 2, right=[...] * 2, like=ON_GPUS)
 
 
+def _first_step_alone(run: Run, rank: int) -> bool:
+    """Whether the gradients of the first step are right, so that a later step's are not."""
+    return alike(run.got(rank)[0], run.right(rank)[0])
+
+
 def _never_waited(run: Run, rank: int) -> Any:
     lost = [call for call in run.job.calls[rank] if not call.waited]
     return run.trial.like != ON_GPUS and bool(lost) and {"call": lost[0]}
@@ -242,6 +247,7 @@ replicate.fails(
     "own-order", lambda run, rank: run.trial.like == ONE_UNUSED and _other_calls(run, rank)
 )
 replicate.shows("never-waited", _never_waited)
+replicate.shows("first-step-only", _first_step_alone)
 replicate.demands("never-waited", _never_waited)
 replicate.demands("other-bytes", _other_bytes)
 replicate.demands("after-the-backward", _late)
