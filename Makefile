@@ -35,11 +35,11 @@ tools:  ## the same, with what tests, benchmarks and `make notebooks` need
 labs: setup  ## copy the labs to my-lockstep/ once (DIR=...: elsewhere), and open them in JupyterLab
 	@$(BIN)/lockstep labs $(DIR) -- $(LAB_ARGS)
 
-# WORKERS tests at a time, of as many files, two more than a small machine has cores: most wait for
-# ranks, which they start themselves.
+# WORKERS tests at a time, two more than a small machine has cores: most wait for ranks, which they
+# start themselves.
 test: lint  ## check style and types, then run every test but the long ones
 	$(BIN)/python tests/browser.py
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # No test runs after 80 s: what the last ones used has to end, too.
 check: tools  ## check style and types, then run the tests that your change touches, for 90 s at most
@@ -56,7 +56,7 @@ test-slurm: tools  ## run jobs on a Slurm of two nodes on this machine; installs
 
 test-hub: tools  ## three learners at once on a JupyterHub of its own; installs it below build/
 	$(BIN)/python tests/hub.py
-	$(BIN)/pytest tests/test_hub.py
+	$(BIN)/pytest -m "long or not long" tests/test_hub.py
 
 test-long: tools  ## run what `make test` leaves out: every notebook in one more way
 	$(BIN)/pytest -m long

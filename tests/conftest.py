@@ -17,6 +17,8 @@ FIRST = (
     "test_failures",
     "test_families",
 )
+# Of these each worker takes one test at a time; of others all of a file, for what they share.
+APART = ("test_notebooks", "test_labs")
 
 os.environ["LOCKSTEP_PROGRESS"] = "off"  # tests are no work of the developer who runs them
 # A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start.
@@ -27,6 +29,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.args_source is not config.ArgsSource.ARGS:
         items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
+    for item in items:
+        if item.path.stem not in APART:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(autouse=True)

@@ -531,6 +531,7 @@ def test_no_free_port_is_told(tmp_path):
     assert "no TCP port of 127.0.0.1 is free" in printed
 
 
+@pytest.mark.long
 def test_a_long_folder_for_temporary_files(tmp_path):
     long = tmp_path / ("long" * 25)
     long.mkdir()

@@ -117,6 +117,7 @@ def printed(reply: hub.Reply, word: str):
     return json.loads(line.removeprefix(word))
 
 
+@pytest.mark.long
 def test_all_do_lab_00_at_once_and_each_makes_progress(learners):
     (solution,) = SOLUTIONS.glob("00_*.ipynb")
     notebook = json.loads(solution.read_text())
