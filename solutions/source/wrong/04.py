@@ -28,6 +28,17 @@ def timed(cuda, work, repeats):
     return first.elapsed_time(last) / repeats
 
 
+# %% timed: counts-warm-up
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    first.record()
+    for _ in range(repeats + 1):
+        work()
+    last.record()
+    cuda.synchronize()
+    return first.elapsed_time(last) / (repeats + 1)
+
+
 # %% timed: not-divided
 def timed(cuda, work, repeats):
     first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -239,6 +250,30 @@ def timed(cuda, work, repeats):
     return first.elapsed_time(last) / 10
 
 
+# %% timed: torch-cuda
+def timed(cuda, work, repeats):
+    work()
+    a, b = torch.Event(enable_timing=True), torch.Event(enable_timing=True)
+    a.record()
+    for _ in range(repeats):
+        work()
+    b.record()
+    b.synchronize()
+    return a.elapsed_time(b) / repeats
+
+
+# %% timed: torch-cuda
+def timed(cuda, work, repeats):
+    work()
+    a, b = (cuda.Event(enable_timing=True) for _ in range(2))
+    a.record()
+    for _ in range(repeats):
+        work()
+    b.record()
+    torch.accelerator.synchronize()
+    return a.elapsed_time(b) / repeats
+
+
 # %% ordered: no-wait-before-left
 def ordered(cuda, x, left, right):
     x.mul_(10)
@@ -440,6 +475,21 @@ def ordered(cuda, x, left, right):
     return a + b
 
 
+# %% ordered: torch-cuda
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    here = torch.accelerator.current_stream()
+    left.wait_stream(here)
+    right.wait_stream(here)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    here.wait_stream(left)
+    here.wait_stream(right)
+    return a + b
+
+
 # %% collective_on_side: never-launched
 def collective_on_side(cuda, side, collective, x):
     def wait():
@@ -503,6 +553,14 @@ def collective_on_side(cuda, side, collective, x):
     before = cuda.current_stream()
     collective(x)
     return lambda: cuda.current_stream().wait_stream(before)
+
+
+# %% collective_on_side: not-on-side
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    collective(x)
+    done = side.record_event()
+    return lambda: done.wait(cuda.current_stream())
 
 
 # %% collective_on_side: host-waits
@@ -589,6 +647,16 @@ def collective_on_side(cuda, side, collective, x):
             pending.pop().wait()
 
     return wait
+
+
+# %% collective_on_side: torch-cuda
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    done = torch.Event()
+    with cuda.stream(side):
+        collective(x)
+        done.record(side)
+    return lambda: done.wait(cuda.current_stream())
 
 
 # %% prefetch: no-wait-at-first
@@ -985,3 +1053,12 @@ def prefetch(cuda, batches, step, side):
 def prefetch(cuda, batches, step, side):
     with cuda.stream(side):
         return [step(batch.to("cuda", non_blocking=True)) for batch in batches]
+
+
+# %% prefetch: torch-cuda
+def prefetch(cuda, batches, step, side):
+    side = torch.Stream()
+    here = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    side.wait_stream(here)
+    return [step(buffers[0])]

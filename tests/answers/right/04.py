@@ -803,3 +803,19 @@ def ordered(cuda, x, left, right):
     here.wait_stream(left)
     here.wait_stream(right)
     return a + b
+
+
+# %% ordered: clone-and-add-itself
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    here = cuda.current_stream()
+    left.wait_stream(here)
+    right.wait_stream(here)
+    with cuda.stream(left):
+        a = x.clone()
+        a += x
+    with cuda.stream(right):
+        b = x + 3
+    here.wait_stream(left)
+    here.wait_stream(right)
+    return a + b

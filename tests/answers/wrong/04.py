@@ -1277,6 +1277,37 @@ def ordered(cuda, x, left, right):
     return a + b
 
 
+# %% ordered: streamcontext
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    here = cuda.current_stream()
+    left.wait_stream(here)
+    right.wait_stream(here)
+    with torch.cuda.StreamContext(left):
+        a = x * 2
+    with torch.cuda.StreamContext(right):
+        b = x + 3
+    here.wait_stream(left)
+    here.wait_stream(right)
+    return a + b
+
+
+# %% ordered: torch-event-record
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    e = torch.Event()
+    e.record(cuda.current_stream())
+    left.wait_event(e)
+    right.wait_event(e)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    cuda.current_stream().wait_stream(left)
+    cuda.current_stream().wait_stream(right)
+    return a + b
+
+
 # %% collective_on_side: only-the-first-wait
 def collective_on_side(cuda, side, collective, x):
     side.wait_stream(cuda.current_stream())
@@ -1378,6 +1409,28 @@ def collective_on_side(cuda, side, collective, x):
         done.wait(side)
 
     return wait
+
+
+# %% collective_on_side: without-with
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    collective(x)
+    done = side.record_event()
+
+    def wait():
+        done.wait(cuda.current_stream())
+
+    return wait
+
+
+# %% collective_on_side: torch-event-device
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    done = torch.Event(device="cuda")
+    with cuda.stream(side):
+        collective(x)
+        done.record()
+    return lambda: cuda.current_stream().wait_event(done)
 
 
 # %% bucket_size: every-message-full
@@ -1491,6 +1544,27 @@ def bucket_size(layers, compute, alpha, beta):
     while m < layers and done(m + 1) < done(m):
         m += 1
     return m
+
+
+# %% bucket_size: message-at-the-first-layer
+def bucket_size(layers, compute, alpha, beta):
+    def when(size):
+        done = 0
+        for begin in range(0, layers, size):
+            last = min(begin + size, layers)
+            done = max(done, (begin + 1) * compute) + alpha + (last - begin) * beta
+        return done
+
+    return min(range(1, layers + 1), key=when)
+
+
+# %% bucket_size: larger-of-two-sums
+def bucket_size(layers, compute, alpha, beta):
+    def when(size):
+        n = -(-layers // size)
+        return max(layers * compute, n * (alpha + size * beta)) + alpha + size * beta
+
+    return min(range(1, layers + 1), key=when)
 
 
 # %% prefetch: one-buffer
@@ -1663,6 +1737,24 @@ def prefetch(cuda, batches, step, side):
     return results
 
 
+# %% prefetch: clones-are-pageable
+def prefetch(cuda, batches, step, side):
+    batches = [b.clone() for b in batches]
+    here = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    free = [here.record_event(), here.record_event()]
+    results = []
+    for i, batch in enumerate(batches):
+        k = i % 2
+        side.wait_event(free[k])
+        with cuda.stream(side):
+            buffers[k].copy_(batch, non_blocking=True)
+        here.wait_event(side.record_event())
+        results.append(step(buffers[k]))
+        free[k] = here.record_event()
+    return results
+
+
 # %% timed: mean-of-three-calls
 # Times three calls, whatever `repeats` is.
 def timed(cuda, work, repeats):
@@ -1674,3 +1766,14 @@ def timed(cuda, work, repeats):
     last.record()
     last.synchronize()
     return first.elapsed_time(last) / 3
+
+
+# %% timed: first-event-before-all-calls
+def timed(cuda, work, repeats):
+    a, b = (cuda.Event(enable_timing=True) for _ in range(2))
+    a.record()
+    for _ in range(repeats + 1):
+        work()
+    b.record()
+    b.synchronize()
+    return a.elapsed_time(b) / (repeats + 1)

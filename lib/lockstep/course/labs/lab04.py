@@ -23,9 +23,11 @@ from ..judging.values import make
 _WAITS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
 _ASKS = ("cudaEventQuery", "cudaStreamQuery")
 _ASKS_TO_WAIT = 10  # so often nobody asks who goes on whatever the answer is
-# What PyTorch says without a GPU: built for the CPU, and for CUDA.
+# What PyTorch says without a GPU: built for the CPU, and for CUDA; and of torch.Event, torch.Stream
+# and torch.accelerator, which take the CPU then.
 _NO_GPU = re.compile(
     "dummy base class|not compiled with CUDA|requires CUDA|not linked with|no NVIDIA driver"
+    r"|[Bb]ackend doesn't support|device type \w+ does not match"
 )
 _NEAR = 0.05  # of a time, in which an answer may be wrong
 _HIDDEN = 0.8  # of the copies' time, at least
@@ -124,10 +126,12 @@ def _timed(
     number = isinstance(got, int | float)
     end = each if number and abs(got / each - 1) <= _NEAR else float(got) if number else got
     launches = [at for at, name in enumerate(names) if name == "cudaLaunchKernel"]
+    begun = "cudaEventRecord" in names[: launches[0]] if launches else False
     between = [names[a:b] for a, b in pairwise(launches[-repeats:])]
     noted = {
         "calls": calls,
         "records": names.count("cudaEventRecord"),
+        "too_early": begun,
         "waits": sum(any(one in (*_WAITS, *_ASKS) for one in some) for some in between),
     }
     return Noted(end, noted)
@@ -175,11 +179,11 @@ timed.shows("host-clock", lambda run, rank: run.noted[rank]["records"] < 2)
 timed.shows("seconds", _times(1e-3))
 timed.shows("nothing-between", _times(0, 0.2))
 timed.shows("waits-each-turn", lambda run, rank: run.noted[rank]["waits"] and run.noted[rank])
-timed.shows("counts-warm-up", _times(lambda t: (7 + t.repeats) / t.repeats))
 timed.shows("not-divided", _times(lambda t: t.repeats))
 timed.shows("divided-by-one-more", _times(lambda t: t.repeats / (t.repeats + 1), _NEAR / 2))
 timed.shows("microseconds", _times(1e3))
 timed.shows("reversed", _times(-1))
+timed.shows("counts-warm-up", lambda run, rank: run.noted[rank]["too_early"])
 timed.shows(
     "one-call", lambda run, rank: _times(min(_VARIES))(run, rank) or _times(max(_VARIES))(run, rank)
 )
@@ -359,8 +363,13 @@ def collective_on_side(draw: random.Random) -> Iterator[Trial]:
         )
 
 
+def _elsewhere(run: Run, rank: int) -> bool:
+    return not all(run.noted[rank]["launched"])
+
+
 collective_on_side.shows("never-launched", lambda run, rank: not run.noted[rank]["launched"])
 collective_on_side.shows("launched-late", lambda run, rank: not run.noted[rank]["at_once"])
+collective_on_side.shows("not-on-side", _elsewhere)
 collective_on_side.shows("given-back", _raced(kind="given back"))
 collective_on_side.shows("no-event-before", _raced(second="`side`"))
 collective_on_side.shows("no-event-after", _raced(first="`side`"))
@@ -369,7 +378,7 @@ collective_on_side.demands("waits-once", _raced(first="`side`", said=("exp on",)
 collective_on_side.demands("race", _raced())
 collective_on_side.demands("not-called", lambda run, rank: not run.noted[rank]["launched"])
 collective_on_side.demands("launched-late", lambda run, rank: not run.noted[rank]["at_once"])
-collective_on_side.demands("not-on-side", lambda run, rank: not all(run.noted[rank]["launched"]))
+collective_on_side.demands("not-on-side", _elsewhere)
 collective_on_side.demands("host-waits", _host_waits)
 collective_on_side.demands("blocks-at-once", lambda run, rank: run.noted[rank]["blocks"])
 collective_on_side.demands("waits-for-all", lambda run, rank: run.noted[rank]["waits_for_all"])
