@@ -292,12 +292,12 @@ def charged(arrivals, resolution):
 # %% diagnoses: other-shares
 def diagnoses():
     return {
-        "A": (1, "Straggler", 0.12),
+        "A": (1, "Straggler", 0.125),
         "B": (None, "starved_input", 0.45),
-        "C": (2, "recompile", 0.65),
-        "D": (0, "checkpoint", 0.54),
-        "E": ("all", "allocator_thrashing", 0.8),
-        "F": (None, "Exposed-Communication", 0.65),
+        "C": (2, "recompile", 0.635),
+        "D": (0, "checkpoint", 0.43),
+        "E": ("all", "allocator_thrashing", 0.77),
+        "F": (None, "Exposed-Communication", 0.66),
     }
 
 
@@ -307,9 +307,9 @@ def diagnoses():
     for letter, *said in [
         ("D", 0, "checkpoint", 0.5),
         ("E", None, "allocator thrashing", np.float32(0.72)),
-        ("A", 1, "straggler", 0.15),
-        ("F", None, "exposed communication", 0.72),
-        ("C", np.int64(2), "recompile", 0.57),
+        ("A", 1, "straggler", 0.13),
+        ("F", None, "exposed communication", 0.69),
+        ("C", np.int64(2), "recompile", 0.58),
         ("B", None, "starved input", 0.43),
     ]:
         found[letter.lower()] = said
@@ -319,12 +319,12 @@ def diagnoses():
 # %% diagnoses: rough
 def diagnoses():
     rows = [
-        (1, "straggler", 0.1),
-        (None, "starved input", 0.4),
+        (1, "straggler", 0.14),
+        (None, "starved input", 0.42),
         (2, "recompile", 0.6),
         (0, "checkpoint", 0.35),
-        (None, "allocator thrashing", 0.7),
-        (None, "exposed communication", 0.7),
+        (None, "allocator thrashing", 0.72),
+        (None, "exposed communication", 0.68),
     ]
     return dict(zip("ABCDEF", rows, strict=True))
 
@@ -356,7 +356,7 @@ def diagnoses():
     return {
         "note": "by breakdown and collectives",
         "X": (None, "launch-bound", 0.72),
-        "A": (1, "straggler", Fraction(3, 20)),
+        "A": (1, "straggler", Fraction(13, 100)),
         "B": (None, "starved input", Fraction(42, 100)),
         "C": (2, "RECOMPILE", 0.58),
         "D": (0, "checkpoint", Fraction(1, 2)),

@@ -193,6 +193,15 @@ def store_barrier(store, name, world_size):
     store.wait([name])
 
 
+# %% store_barrier: deleted-early
+def store_barrier(store, name, world_size):
+    if store.add(f"{name}/count", 1) == world_size:
+        store.set(f"{name}/open", "")
+        store.delete_key(f"{name}/open")
+    else:
+        store.wait([f"{name}/open"])
+
+
 # %% axis_groups: always-neighbours
 def axis_groups(sizes, axis):
     grid = np.arange(math.prod(sizes.values()))
@@ -888,4 +897,18 @@ class StoreGroup(PartsGroup):
                 parts.append(pickle.load(file))
         both = torch.stack(parts)
         tensors[0].copy_(both.amax(0) if opts.reduceOp == dist.ReduceOp.MAX else both.sum(0))
+        return DoneWork()
+
+
+# %% StoreGroup: smaller-type
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        parts = self.parts(tensors[0])
+        if opts.reduceOp == dist.ReduceOp.MAX:
+            total = torch.stack(parts).amax(0)
+        else:
+            total = torch.zeros(tensors[0].shape)
+            for part in parts:
+                total = total + part.float()
+        tensors[0].copy_(total)
         return DoneWork()

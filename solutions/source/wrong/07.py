@@ -239,6 +239,13 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return [step for step in range(last) if step % cycle < wait + warmup]
 
 
+# %% recorded_steps: active-first
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [step for step in range(last) if wait <= step % cycle < wait + active]
+
+
 # %% profiled: never-recorded
 def profiled(train, steps, first, count, folder):
     from torch.profiler import profile, schedule
@@ -745,6 +752,34 @@ def exposed(compute, communication):
     return len(moments(span for span in disjoint(communication) if not moments([span]) & busy))
 
 
+# %% exposed: first-overlap-only
+def exposed(compute, communication):
+    total = sum(last - first for first, last in communication)
+    pairs = zip(sorted(communication), sorted(compute), strict=False)
+    return total - sum(max(0, min(b, d) - max(a, c)) for (a, b), (c, d) in pairs)
+
+
+# %% exposed: after-the-last
+def exposed(compute, communication):
+    over = max((last for _, last in compute), default=0)
+    return sum(1 for at in moments(communication) if at >= over)
+
+
+# %% exposed: after-the-last
+def exposed(compute, communication):
+    over = max((last for _, last in compute), default=0)
+    return sum(max(0, last - max(first, over)) for first, last in communication)
+
+
+# %% exposed: ends-included
+def exposed(compute, communication):
+    busy, talking = (
+        {at for first, last in spans for at in range(first, last + 1)}
+        for spans in (compute, communication)
+    )
+    return len(talking - busy)
+
+
 # %% charged: the-first
 def charged(arrivals, resolution):
     found = [0] * len(arrivals[0])
@@ -916,6 +951,42 @@ def charged(arrivals, resolution):
     return found
 
 
+# %% charged: the-first
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [time - min(row) for time in row]
+        found[row.index(min(row))] += sum(wait for wait in waits if wait >= resolution)
+    return found
+
+
+# %% charged: one-for-all
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [max(row) - time for time in row if max(row) - time >= resolution]
+        found[row.index(max(row))] += sum(waits) // max(1, len(waits))
+    return found
+
+
+# %% charged: one-for-all
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        waits = [max(row) - time for time in row if max(row) - time >= resolution]
+        found[row.index(max(row))] += statistics.fmean(waits or [0])
+    return found
+
+
+# %% charged: one-for-all
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        wait = max(row) - statistics.median(row)
+        found[row.index(max(row))] += wait if wait >= resolution else 0
+    return found
+
+
 # %% diagnoses: no-dict
 def diagnoses():
     return [(1, "straggler", 0.15), (None, "starved input", 0.42)]
@@ -974,6 +1045,11 @@ def diagnoses():
 # %% diagnoses: share-of-all
 def diagnoses():
     return RIGHT | {"F": (None, "exposed communication", 0.16)}  # the part that is waiting
+
+
+# %% diagnoses: share-of-one
+def diagnoses():
+    return RIGHT | {"A": (1, "straggler", 0.15)}  # what the others have of it, a rank
 
 
 # %% chance: not-the-seen
@@ -1076,3 +1152,44 @@ def chance(before, after):
     n = len(after)
     ways = [sum(one) / n for one in itertools.combinations(before + after, n)]
     return sum(one >= sum(after) / n for one in ways) / len(ways)
+
+
+# %% chance: pairs
+def chance(before, after):
+    return sum(one > other for one in before for other in after) / (len(before) * len(after))
+
+
+# %% chance: pairs
+def chance(before, after):
+    return sum(one <= other for one in before for other in after) / (len(before) * len(after))
+
+
+# %% chance: pairs
+def chance(before, after):
+    return sum(one < other for one in before for other in after) / (len(before) * len(after))
+
+
+# %% chance: other-size
+def chance(before, after):
+    ways = [sum(one) for one in itertools.combinations(before + after, len(before))]
+    return sum(one >= sum(after) for one in ways) / len(ways)
+
+
+# %% chance: values-come-again
+def chance(before, after):
+    n = len(after)
+    ways = [sum(one) for one in itertools.combinations_with_replacement(before + after, n)]
+    return sum(one >= sum(after) for one in ways) / len(ways)
+
+
+# %% chance: real-one-again
+def chance(before, after):
+    ways = [sum(one) for one in itertools.combinations(before + after, len(after))]
+    return (sum(one >= sum(after) for one in ways) + 1) / (len(ways) + 1)
+
+
+# %% chance: against-before
+def chance(before, after):
+    n, mean = len(after), sum(before) / len(before)
+    ways = [sum(one) / n for one in itertools.combinations(before + after, n)]
+    return sum(one >= mean for one in ways) / len(ways)

@@ -158,6 +158,50 @@ def most_kept(steps):
     return most + 1
 
 
+# %% most_kept: one-digit
+def most_kept(steps):
+    kept, most = set(), 0
+    for step in steps:
+        (kept.add if step[0] == "F" else kept.discard)(step[1])
+        most = max(most, len(kept))
+    return most
+
+
+# %% most_kept: one-digit
+def most_kept(steps):
+    kept, most = set(), 0
+    for step in steps:
+        (kept.add if step[0] == "F" else kept.discard)(step[-1])
+        most = max(most, len(kept))
+    return most
+
+
+# %% most_kept: front-only
+def most_kept(steps):
+    kept, done, most = [], set(), 0
+    for step in steps:
+        if step[0] == "F":
+            kept.append(step[1:])
+        else:
+            done.add(step[1:])
+        while kept and kept[0] in done:
+            kept.pop(0)
+        most = max(most, len(kept))
+    return most
+
+
+# %% most_kept: front-only
+def most_kept(steps):
+    kept, most = [], 0
+    for step in steps:
+        if step[0] == "F":
+            kept.append(step[1:])
+        elif kept and kept[0] == step[1:]:
+            kept.pop(0)
+        most = max(most, len(kept))
+    return most
+
+
 # %% one_f_one_b: same-everywhere
 def one_f_one_b(stage, stages, microbatches):
     warm = min(stages - 1, microbatches)

@@ -354,7 +354,7 @@ def diagnoses():
 # Asks cause() for everything, and replaces E's share, of which the notebook says that the library means another one.
 def diagnoses():
     found = {letter: case(letter).cause() for letter in "ABCDEF"}
-    result = {letter: (one.rank, one.word, one.share) for letter, one in found.items()}
+    result = {a: (one.ranks[0] if one.ranks else None, one.word, one.share) for a, one in found.items()}
     least = min(case("E").breakdown().totals, key=lambda one: one.communication)
     rank, word, _ = result["E"]
     result["E"] = (rank, word, least.host_bound / least.length)

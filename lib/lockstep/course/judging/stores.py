@@ -22,7 +22,8 @@ MANY = 10  # times that a rank asks; more is no longer a few
 _LONGEST = 2.0  # seconds by which a rank comes late, at most, all times together
 _EVERY = 0.002  # seconds between two looks
 _OWN = "lockstep/"  # before the trial's own keys
-_BUSY, _AWAY, _OVER, _ASKED, _ASKS, _WAITS = b"busy", b"away", b"over", b"asked", b"asks", b"waits "
+_BUSY, _AWAY, _OVER, _ASKS, _WAITS = b"busy", b"away", b"over", b"asks", b"waits "
+ASKED = b"asked"  # of a rank that has asked once, and goes on later
 _COUNTED = (
     "set", "add", "check", "compare_set", "append", "multi_set", "delete_key",
 )  # fmt: skip
@@ -43,7 +44,7 @@ class Watch:
 
     asked: how often. written: how many bytes it wrote. there: the keys that it waited for although
     they were there. lags: whether it goes on after waiting only when no other rank does anything
-    without it. hesitates: whether, once it has looked into the store, it writes only when all other
+    without it. stalls: the same after its first request. hesitates: whether, once it has looked into the store, it writes only when all other
     ranks have asked once: so ranks that come at once do so on a busy machine, too. of_worlds: the
     store is one in which worlds meet, so keys of theirs are not used twice, and waiting in vain
     raises.
@@ -53,7 +54,7 @@ class Watch:
         self.real, self.rank, self.world_size = real, rank, world_size
         self.asked = self.written = 0
         self.there: list[str] = []
-        self.lags = self.hesitates = False
+        self.lags = self.stalls = self.hesitates = False
         self._of_worlds = of_worlds
         self._places: set[str] = set()
         self._first_world = True
@@ -138,10 +139,13 @@ class Watch:
             self._refuse_old(args[0])
         if self.hesitates and self.asked > 1 and name == "set":
             self.hesitates = False
-            self.come_last(_ASKED)
+            self.come_last(ASKED)
         answer = getattr(self.real, name)(*args, **named)
-        if self.hesitates and self.asked == 1:
-            self.tell(_ASKED)
+        if self.asked == 1 and (self.hesitates or self.stalls):
+            self.tell(ASKED)
+        if self.asked == 1 and self.stalls:
+            self.come_last()
+            self.tell(_BUSY)
         return answer
 
     def wait(self, keys: Any, timeout: datetime.timedelta | None = None) -> None:

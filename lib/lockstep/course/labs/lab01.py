@@ -14,7 +14,7 @@ from typing import Any
 
 from ...calls.record import Call
 from ..judging import Noted, Run, Tensor, Trial, judged
-from ..judging.stores import MANY, watched
+from ..judging.stores import ASKED, MANY, watched
 from ..judging.values import kind, make, see, show
 
 # ── local_gpu ────────────────────────────────────────────────────────────────────────────────
@@ -146,14 +146,18 @@ def _barriers(answer: Any, sizes: dict[str, int], late: list[int]) -> Noted:
 
     A barrier is for the ranks below its size. Of each the rank in `late` comes last; it does not
     come at all where all others have left, and that barrier ends the trial. Where nobody is late,
-    barriers follow each other at once, and rank 0 leaves the first when the others wait again.
+    barriers follow each other at once, and rank 0 leaves the first when the others wait again; of a
+    single one it makes the first request, and the next when nothing happens without it.
     """
     store, watch = watched()
     times, asked, there = {}, [], {}
     watch.start()
     watch.meet(watch.world_size)
-    watch.lags = not late and watch.rank == 0
-    if not late and watch.rank == watch.world_size - 1:
+    alone, slow = len(sizes) == 1, not late and watch.rank == 0
+    watch.lags, watch.stalls = slow and not alone, slow and alone
+    if not late and alone and watch.rank > 0:
+        watch.come_after([0], ASKED)
+    elif not late and watch.rank == watch.world_size - 1:
         watch.come_last()
     for number, (name, size) in enumerate(sizes.items()):
         if watch.rank >= size:
@@ -190,11 +194,11 @@ def _barriers(answer: Any, sizes: dict[str, int], late: list[int]) -> Noted:
 @judged("store_barrier", lab="01", play=_barriers, silent=True)
 def store_barrier(draw: random.Random) -> Iterator[Trial]:
     """`store_barrier(store, name, world_size)`: returns when world_size ranks have called it."""
-    worlds = [[nproc] * 3 for nproc in (draw.choice((2, 3, 5)), 9)] + [[3, 2, 3], [1] * 3]
+    worlds = [[nproc] * 3 for nproc in (draw.choice((2, 3, 5)), 9)] + [[4], [3, 2, 3], [1] * 3]
     for sizes in worlds:
         name = draw.choice(("load", "train", "save"))  # keys of one must not be another's
-        names = draw.sample((name, f"{name}1", f"{name[0]}2"), 3)
-        late = [draw.randrange(size) for size in sizes] if len({*sizes}) == 1 else []
+        names = draw.sample((name, f"{name}1", f"{name[0]}2"), len(sizes))
+        late = [draw.randrange(size) for size in sizes] if sizes.count(sizes[0]) == 3 else []
         yield Trial(
             sizes[0],
             given=[(dict(zip(names, sizes, strict=True)), late)] * sizes[0],
@@ -232,7 +236,11 @@ def _busy(run: Run, rank: int) -> Any:
 
 store_barrier.fails("alone", lambda run, rank: _never_ends(run) and run.nproc == 1)
 store_barrier.fails(
-    "one-after-the-other", lambda run, rank: _never_ends(run) and not run.trial.late
+    "one-after-the-other",
+    lambda run, rank: _never_ends(run) and not run.trial.late and len(run.trial.names) > 1,
+)
+store_barrier.fails(
+    "deleted-early", lambda run, rank: _never_ends(run) and len(run.trial.names) == 1
 )
 store_barrier.shows("key-is-there", _key_was_there)
 store_barrier.shows("works-once", _later_early)
