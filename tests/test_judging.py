@@ -335,6 +335,30 @@ def test_only_demands_judge_where_anything_may_come_out(tiny):
     assert lockstep.check("three", lambda n: 2 * n).hint == "rank 1 is wrong, at length 4"
 
 
+def test_what_general_words_tell_is_the_smallest_input_that_is_wrong(tiny):
+    def of(numbers):
+        return Trial(
+            0,
+            given=[(numbers,)],
+            right=[max(numbers, default=0)],
+            like=f"{numbers}",
+            smaller=lambda: (of(numbers[:at] + numbers[at + 1 :]) for at in range(len(numbers))),
+        )
+
+    @judged("three", lab="99")
+    def three(draw):
+        yield of([])
+        yield of([3, 1, 4, 15, 9, 2, 6])
+
+    outcome = lockstep.check("three", lambda numbers: max([one % 10 for one in numbers] or [0]))
+    assert outcome.mistake == "value"
+    assert "for [15], the result is 5, and should be 15." in outcome.hint
+    # Where all that are still smaller end in an error, the search ends there.
+    outcome = lockstep.check("three", lambda numbers: numbers[5] if numbers else 0)
+    assert outcome.mistake == "value"
+    assert "for [1, 4, 15, 9, 2, 6], the result is 6, and should be 15." in outcome.hint
+
+
 def test_objects_of_an_answer_are_not_asked_whether_they_are_right(tiny):
     class Agrees(float):
         def __eq__(self, other):

@@ -28,8 +28,9 @@ or hung; a handle that nobody waited for; inputs changed or rebound; what `gives
 and `shows` explain, each in their order, so the more specific first; a wrong type, dtype, shape or
 value, in general words that are true of every answer; what the goal demands besides.
 Trials stand from the plain to the unusual: one that fails is told only if those before it went
-right, and then {contrast} says in what they differ. A trial or a sign that fails itself gives no
-verdict.
+right, and then {contrast} says in what they differ. Where general words tell, they tell the
+smallest wrong trial, of those that `Trial.smaller` gives. A trial or a sign that fails itself
+gives no verdict.
 
 What is judged comes from the trial's ranks as plain data (`values`), rebuilt from numbers and
 shapes, and from the record of calls: never from patched functions, source text or what was

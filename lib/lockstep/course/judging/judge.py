@@ -6,6 +6,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 from ...base.formatting import ranks_text
@@ -16,7 +17,17 @@ from ..exercises import NotJudged, WrongAnswer
 from . import words
 from .catalogue import Answer, answers
 from .numbers import Numbers
-from .running import Known, Play, Run, Trial, WrongArguments, contains_solution, explaining, runs
+from .running import (
+    Known,
+    Play,
+    Run,
+    Trial,
+    WrongArguments,
+    contains_solution,
+    explaining,
+    run_together,
+    runs,
+)
 from .values import Difference, alike, kind, narrowed, same, show, show_both, told
 
 Found = bool | dict[str, Any]
@@ -25,6 +36,8 @@ Guess = Callable[[Trial], Sequence[Any] | None]
 Trials = Callable[[random.Random], Iterable[Trial]]
 _FAILURES = {"stuck": "deadlock"}  # others go by their own names
 _MOST_PRINTED = 200  # characters of a rank's last line
+_MOST_STEPS = 12  # from a trial that fails to smaller ones
+_MOST_SMALLER = 100  # that are tried in a step
 # By which part of a number the digits that were lost may change it, where it has so many bits left:
 # in a type of 16 bits, and in float32.
 _NEAR = {11: 0.01, 24: 2**-23}
@@ -102,9 +115,9 @@ class Judged:
         for run in runs(answer, self._play, trials):
             if run.failure and run.job.failures[0].type_name.endswith(WrongArguments.__name__):
                 raise self._not_callable_so(answer, run)
-            run.ends = [self._end(run, rank) for rank in run.ranks] if not run.failure else []
+            self._look(run)
             found.append(run)
-        _sure(lambda: self._tell(found))
+        _sure(lambda: self._tell(answer, found))
         if any(self.name in run.borrowed for run in found) or contains_solution(answer, self.name):
             exercises.borrowed(self.name, answer)
 
@@ -119,11 +132,14 @@ class Judged:
             count=run.job.failures[0].message.rpartition(" ")[2],
         )
 
-    def _tell(self, found: list[Run]) -> None:
+    def _look(self, run: Run) -> None:
+        run.ends = [self._end(run, rank) for rank in run.ranks] if not run.failure else []
+
+    def _tell(self, answer: Any, found: list[Run]) -> None:
         """The last of the runs may have failed: what those before it show is told first."""
         done = [run for run in found if not run.failure]
         self._tell_handles(done)
-        self._tell_results(done)
+        self._tell_results(answer, done)
         if len(done) < len(found):
             self._tell_failure(found[-1], done)
         for mistake, sign in self._demands.items():
@@ -173,7 +189,7 @@ class Judged:
                 if not call.waited:
                     raise self._wrong("no-wait", run, call.rank, call=call, report="")
 
-    def _tell_results(self, found: list[Run]) -> None:
+    def _tell_results(self, answer: Any, found: list[Run]) -> None:
         wrong = [(run, rank) for run in found for rank in run.wrong]
         if not wrong:
             self._tell_changed(found)
@@ -191,6 +207,14 @@ class Judged:
         if known := explaining(self._known_wrong(), self._play, found, self._end, self._known):
             raise self._wrong(known.name, run, rank, contrast=contrast)
         self._tell_changed(found)
+        if _all_values(wrong):
+            self._tell_untouched_here(wrong)
+            for mistake, sign in self._shows.items():
+                signs = [sign(one, at) for one, at in wrong]
+                if all(signs):
+                    self._tell_if(signs[0], mistake, *wrong[0], contrast=contrast)
+        if smallest := self._smallest(answer, run):
+            wrong, contrast = [(smallest, rank)], ""
         for run, rank in wrong:
             difference = run.difference(rank)
             assert difference is not None
@@ -198,12 +222,21 @@ class Judged:
                 got, right = told(difference)
                 said = {"place": self._called + difference.place, "contrast": contrast}
                 raise self._wrong(difference.kind, run, rank, got=got, right=right, **said)
-        self._tell_untouched_here(wrong)
-        for mistake, sign in self._shows.items():
-            signs = [sign(one, at) for one, at in wrong]
-            if all(signs):
-                self._tell_if(signs[0], mistake, *wrong[0], contrast=contrast)
         self._tell_value(wrong, contrast)
+
+    def _smallest(self, answer: Any, run: Run) -> Run | None:
+        """Return the run of the smallest trial below this one in which the answer is wrong, too."""
+        found = None
+        for _ in range(_MOST_STEPS):
+            trials = list(islice((found or run).trial.smaller(), _MOST_SMALLER))
+            tried = run_together(answer, self._play, trials) if trials else []
+            for one in tried:
+                self._look(one)
+            below = next((one for one in tried if one.wrong), None)
+            if below is None:
+                break
+            found = below
+        return found
 
     def _known_wrong(self) -> list[Answer]:
         """The course's wrong answers of which no sign is declared: what they give says it all."""
@@ -312,6 +345,12 @@ def _sure(what: Callable[[], Any]) -> Any:
     except Exception as error:
         text = f"the check itself failed ({type(error).__name__}: {error}), not your answer"
         raise NotJudged(text) from error
+
+
+def _all_values(wrong: list[tuple[Run, int]]) -> bool:
+    """Whether types, dtypes and shapes are right, and numbers alone are wrong."""
+    differences = [run.difference(rank) for run, rank in wrong]
+    return all(one and one.kind == "value" for one in differences)
 
 
 def _explains(guess: Guess, found: list[Run]) -> bool:

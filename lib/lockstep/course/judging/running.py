@@ -38,7 +38,8 @@ class Trial:
     end up with; `...` where only demands judge that. facts: what signs and sentences want to know
     besides, such as a chunk's length. init: False where the answer makes the process group. like:
     what tells its world from others, where the number of ranks does not: "2 nodes of 3 ranks".
-    patience: seconds that it may take.
+    patience: seconds that it may take. smaller: gives the trials that are a step smaller, of which
+    the smallest that fails is told where no sign explains it.
     """
 
     nproc: int
@@ -48,6 +49,7 @@ class Trial:
     init: bool = True
     like: str = ""
     patience: float = _PATIENCE
+    smaller: Callable[[], Iterable[Trial]] = tuple
 
     @property
     def traits(self) -> tuple[str, ...]:
@@ -338,21 +340,20 @@ def runs(answer: Any, play: Play | None, trials: Iterable[Trial]) -> Iterator[Ru
     that is told before anything else.) Raises NotImplementedError where the answer is still blank,
     and NotJudged where the machine is too busy.
     """
-    play = play or _call_once
     for (nproc, init), group in groupby(trials, _world):
         alike = list(group)
         together = len(alike) > 1 and (init or not nproc)
-        found = _together(answer, play, alike) if together else []
-        for run in found or (_alone(answer, play, trial) for trial in alike):
+        found = run_together(answer, play, alike) if together else []
+        for run in found or (_alone(answer, play or _call_once, trial) for trial in alike):
             yield run
             if run.failure:
                 return
 
 
-def _together(answer: Any, play: Play, trials: Sequence[Trial]) -> list[Run]:
-    """Trials on the same ranks; none of them where they must be run alone."""
+def run_together(answer: Any, play: Play | None, trials: Sequence[Trial]) -> list[Run]:
+    """Run trials of one world size on the same ranks; none of them where they must be run alone."""
     given = [list(trial.given) for trial in trials]
-    job = _start(_in_turn, answer, play, given, trials[0])
+    job = _start(_in_turn, answer, play or _call_once, given, trials[0])
     if not job.ok:
         _require_an_answer(job)
         return []

@@ -44,10 +44,10 @@ class Watch:
 
     asked: how often. written: how many bytes it wrote. there: the keys that it waited for although
     they were there. lags: whether it goes on after waiting only when no other rank does anything
-    without it. stalls: the same after its first request. hesitates: whether, once it has looked into the store, it writes only when all other
-    ranks have asked once: so ranks that come at once do so on a busy machine, too. of_worlds: the
-    store is one in which worlds meet, so keys of theirs are not used twice, and waiting in vain
-    raises.
+    without it. stalls: the same after its first request. hesitates: whether, once it has looked
+    into the store, it writes only when all other ranks have asked once: so ranks that come at once
+    do so on a busy machine, too. of_worlds: the store is one in which worlds meet, so keys of
+    theirs are not used twice, and waiting in vain raises.
     """
 
     def __init__(self, real: Any, rank: int, world_size: int, of_worlds: bool):

@@ -88,7 +88,19 @@ def last_end(draw: random.Random) -> Iterator[Trial]:
         ("one kernel", (some(1, 5, 9), launch, latency, gap)),
     ]
     for like, times in plans:
-        yield Trial(0, given=[times], right=[Number(_end(times))], like=like)
+        yield _launched(like, times)
+
+
+def _launched(like: str, times: Times) -> Trial:
+    kernels, launch, latency, gap = times
+
+    def smaller() -> Iterator[Trial]:
+        for at in range(len(kernels)) if len(kernels) > 1 else ():
+            few = kernels[:at] + kernels[at + 1 :]
+            asked = f"kernels {few}, launch {launch}, latency {latency} and gap {gap}"
+            yield _launched(asked, (few, launch, latency, gap))
+
+    return Trial(0, [times], [Number(_end(times))], like=like, smaller=smaller)
 
 
 # ── captured ─────────────────────────────────────────────────────────────────────────────────

@@ -11,7 +11,7 @@ import random
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -28,10 +28,20 @@ from ..judging.values import show
 US = 1_000  # nanoseconds
 
 
-def _alone(like: str, given: tuple[Any, ...], right: Any, **facts: Any) -> Trial:
+def _alone(
+    like: str,
+    given: tuple[Any, ...],
+    right: Any,
+    smaller: Callable[[], Iterable[Trial]] = tuple,
+    **facts: Any,
+) -> Trial:
     """One call of the answer, without any process group."""
     facts["asked"] = ", ".join(map(show, given))
-    return Trial(0, given=[given], right=[right], facts=facts, like=like)
+    return Trial(0, given=[given], right=[right], facts=facts, like=like, smaller=smaller)
+
+
+def _without_one(items: Sequence[Any]) -> Iterator[list[Any]]:
+    return ([*items[:at], *items[at + 1 :]] for at in range(len(items)))
 
 
 # ── Which steps are recorded ─────────────────────────────────────────────────────────────────
@@ -53,8 +63,20 @@ def recorded_steps(draw: random.Random) -> Iterator[Trial]:
         ("repeat=0 and a long loop", 0, 0, 1030 * cycle + 1),
         ("a loop that ends before anything is recorded", wait, 2, wait),
     ):
-        given = (waits, warmup, active, repeat, steps)
-        yield _alone(like, given, _recorded(*given))
+        yield _scheduled(like, (waits, warmup, active, repeat, steps))
+
+
+def _scheduled(like: str, given: tuple[int, ...]) -> Trial:
+    least = (0, 0, 1, 0, 1)
+    return _alone(
+        like, given, _recorded(*given),
+        lambda: (
+            _scheduled(like, (*given[:at], less, *given[at + 1 :]))
+            for at, one in enumerate(given)
+            for less in sorted({least[at], one // 2, one - 1})
+            if least[at] <= less < one
+        ),
+    )  # fmt: skip
 
 
 def _recorded(wait: int, warmup: int, active: int, repeat: int, steps: int) -> list[int]:
@@ -250,7 +272,12 @@ def exposed(draw: random.Random) -> Iterator[Trial]:
 
 def _spans(like: str, compute: Spans, communication: Spans) -> Trial:
     right = Number(_covered(communication, compute))
-    return _alone(like, (list(compute), list(communication)), right)
+
+    def smaller() -> Iterator[Trial]:
+        yield from (_spans(like, fewer, communication) for fewer in _without_one(compute))
+        yield from (_spans(like, compute, fewer) for fewer in _without_one(communication))
+
+    return _alone(like, (list(compute), list(communication)), right, smaller)
 
 
 def _covered(spans: Spans, without: Spans = ()) -> int:
@@ -275,7 +302,7 @@ def charged(draw: random.Random) -> Iterator[Trial]:
         ("two ranks that come last", [[0, 20, 50], [130, 100, 110]]),
         ("a rank that comes last twice", [[0, 50, 20], [100, 180, 175]]),
     ):
-        yield _alone(like, (arrivals, 10), [Number(one) for one in _charged(arrivals, 10)])
+        yield _arrived(like, arrivals, 10)
     for nproc, count in ((4, 3), (3, 6), (5, 8)):
         resolution = draw.randrange(5, 9) * US
         arrivals = []
@@ -293,8 +320,16 @@ def charged(draw: random.Random) -> Iterator[Trial]:
                 rows = [time - draw.randrange(1, resolution) for _ in rows]
                 rows[late] = time
             arrivals.append(rows)
-        right = [Number(one) for one in _charged(arrivals, resolution)]
-        yield _alone(f"{count} collectives of {nproc} ranks", (arrivals, resolution), right)
+        yield _arrived(f"{count} collectives of {nproc} ranks", arrivals, resolution)
+
+
+def _arrived(like: str, arrivals: list[list[int]], resolution: int) -> Trial:
+    right = [Number(one) for one in _charged(arrivals, resolution)]
+    fewer = list(_without_one(arrivals)) if len(arrivals) > 1 else []
+    return _alone(
+        like, (arrivals, resolution), right,
+        lambda: (_arrived(like, rows, resolution) for rows in fewer),
+    )  # fmt: skip
 
 
 def _charged(arrivals: Sequence[Sequence[int]], resolution: int) -> list[int]:
@@ -531,7 +566,12 @@ def _dealt(like: str, before: list[int], after: list[int]) -> Trial:
     ways = math.comb(len(before + after), len(after))
     share = _chance(before, after)
     counts = {"ways": ways, "count": round(share * ways)}
-    return _alone(like, (before, after), Number(share), **counts)
+
+    def smaller() -> Iterator[Trial]:
+        yield from (_dealt(like, fewer, after) for fewer in _without_one(before) if fewer)
+        yield from (_dealt(like, before, fewer) for fewer in _without_one(after) if fewer)
+
+    return _alone(like, (before, after), Number(share), smaller, **counts)
 
 
 def _chance(before: Sequence[float], after: Sequence[float], by: int = 1) -> float:

@@ -44,9 +44,19 @@ def most_kept(draw: random.Random) -> Iterator[Trial]:
         ("hundreds at once", _all_f_all_b(300)),
         ("no steps", []),
     ):
-        most = pipeline.kept(steps)
-        facts = {"steps": textwrap.shorten(" ".join(steps), 120, placeholder=" …")}
-        yield Trial(0, given=[(steps,)], right=[Number(most)], facts=facts, like=like)
+        yield _kept(like, steps)
+
+
+def _kept(like: str, steps: list[str]) -> Trial:
+    facts = {"steps": textwrap.shorten(" ".join(steps), 120, placeholder=" …")}
+    right = [Number(pipeline.kept(steps))]
+    return Trial(
+        0, [(steps,)], right, facts, like=like,
+        smaller=lambda: (
+            _kept(like, [one for one in steps if one[1:] != number])
+            for number in dict.fromkeys(step[1:] for step in steps)
+        ),
+    )  # fmt: skip
 
 
 def _two_then_one(microbatches: int) -> list[str]:
