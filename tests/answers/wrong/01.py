@@ -491,6 +491,24 @@ def store_barrier(store, name, world_size):
     store.get(f"{name}:go")
 
 
+# %% store_barrier: last-one-tidies-up-and-leaves
+def store_barrier(store, name, world_size):
+    if store.add(f"{name}/count", 1) == world_size:
+        store.set(f"{name}/open", "")
+        store.delete_key(f"{name}/count")
+        store.delete_key(f"{name}/open")
+        return
+    store.wait([f"{name}/open"])
+
+
+# %% store_barrier: opens-before-it-sets-back
+def store_barrier(store, name, world_size):
+    if store.add("count", 1) == world_size:
+        store.set(f"{name}/open", "")
+        store.set("count", "0")
+    store.wait([f"{name}/open"])
+
+
 # %% axis_groups: first-axis-fastest
 # Counts with the first axis fastest (NumPy's order="F"); the goal has the last one fastest.
 

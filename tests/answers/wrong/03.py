@@ -185,6 +185,16 @@ def global_mean(values):
     return torch.cat(parts).nanmedian().item()
 
 
+# %% global_mean: gathers-a-hundred-places
+def global_mean(values):
+    n = dist.get_world_size()
+    mine = torch.full((100,), float("nan"), dtype=values.dtype)
+    mine[: len(values)] = values[:100]
+    every = torch.empty(n * 100, dtype=values.dtype)
+    dist.all_gather_into_tensor(every, mine)
+    return every[~every.isnan()].mean().item()
+
+
 # %% two_step_all_reduce: returns-the-sum
 # Gathers into new tensors and returns them as one: x itself isn't changed ("leaves the sum ... in x").
 

@@ -876,6 +876,13 @@ def traffic(operations, kept, size):
     return alone * size, len(used - made) * size
 
 
+# %% traffic: reads-whatever-stands-on-the-left
+def traffic(operations, kept, size):
+    each = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    fused = len({one for inputs, _ in operations for one in inputs})
+    return each * size, (fused + len(kept)) * size
+
+
 # %% adjust: where-but-int
 def adjust(x):
     chosen = torch.where(x.sum() > 0, x / 2, x * 4)
@@ -946,6 +953,13 @@ def adjust(x):
     count = (x > 0).sum()
     print("positive:", count)
     return chosen + count
+
+
+# %% adjust: breaks-the-graph-by-hand
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    torch._dynamo.graph_break()
+    return chosen + (x > 0).sum()
 
 
 # %% Warmup: counter-in-a-tensor-that-is-replaced
@@ -1306,6 +1320,32 @@ def blocks_needed(mask, length, block):
         if keys:
             needed += max(keys) // block - min(keys) // block + 1
     return needed
+
+
+# %% blocks_needed: border-of-each-block
+def blocks_needed(mask, length, block):
+    n = 0
+    for a in range(0, length, block):
+        for b in range(0, length, block):
+            rows, columns = range(a, a + block), range(b, b + block)
+            n += any(
+                mask(q, k)
+                for q in rows
+                for k in columns
+                if q in (rows[0], rows[-1]) or k in (columns[0], columns[-1])
+            )
+    return n
+
+
+# %% blocks_needed: first-column-left-out
+def blocks_needed(mask, length, block):
+    n = 0
+    for a in range(0, length, block):
+        for b in range(0, length, block):
+            n += any(
+                mask(q, k) for q in range(a, a + block) for k in range(b + 1, b + block)
+            )
+    return n
 
 
 # %% bound: terms-of-the-wrong-side

@@ -1295,6 +1295,23 @@ def captured(cuda, work, x):
     return run
 
 
+# %% captured: filled-inside-the-capture
+def captured(cuda, work, x):
+    work(x)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        static = torch.empty_like(x)
+        static.copy_(x)
+        out = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return out.clone()
+
+    return run
+
+
 # %% graphed_training: warm-up-trains-again
 def graphed_training(cuda, model, optimizer, loss_of, x, y):
     xs, ys = x.clone(), y.clone()
@@ -1533,6 +1550,35 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
         ys.copy_(y)
         g.replay()
         return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: replays-before-it-copies
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    xs, ys = x.clone(), y.clone()
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def work():
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(xs), ys)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    work()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), before):
+            p.copy_(old)
+
+    def step(x, y):
+        g.replay()
+        xs.copy_(x)
+        ys.copy_(y)
+        return loss.clone()
 
     return step
 

@@ -876,6 +876,13 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return [step % length for step in range(last) if step % length >= wait + warmup]
 
 
+# %% recorded_steps: active-before-warm-up
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    end = repeat * cycle or steps
+    return [s for s in range(min(end, steps)) if wait <= s % cycle < wait + active]
+
+
 # %% profiled: step-before-train
 def profiled(train, steps, first, count, folder):
     plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
@@ -1138,6 +1145,27 @@ def exposed(compute, communication):
     return length(compute + communication) - length(communication)
 
 
+# %% exposed: after-the-last-computation
+def exposed(compute, communication):
+    end = max((d for _, d in compute), default=0)
+    return sum(max(0, b - max(a, end)) for a, b in communication)
+
+
+# %% exposed: ends-counted
+def exposed(compute, communication):
+    busy = {t for a, b in compute for t in range(a, b + 1)}
+    talk = {t for a, b in communication for t in range(a, b + 1)}
+    return len(talk - busy)
+
+
+# %% exposed: span-for-span
+def exposed(compute, communication):
+    total = 0
+    for (a, b), (c, d) in zip(sorted(communication), sorted(compute)):
+        total += b - a - max(0, min(b, d) - max(a, c))
+    return total
+
+
 # %% charged: the-longest-wait-only
 def charged(arrivals, resolution):
     total = [0] * len(arrivals[0])
@@ -1180,6 +1208,27 @@ def charged(arrivals, resolution):
             latest - one for one in row if latest - one > resolution
         )
     return total
+
+
+# %% charged: mean-of-the-waits
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        waits = [last - t for t in row if last - t >= resolution]
+        found[row.index(last)] += sum(waits) // max(1, len(waits))
+    return found
+
+
+# %% charged: last-of-the-first-collective
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        found[arrivals[0].index(max(arrivals[0]))] += sum(
+            last - t for t in row if last - t >= resolution
+        )
+    return found
 
 
 # %% diagnoses: mean-share-of-the-steps-of-the-library-words
@@ -1256,3 +1305,14 @@ def chance(before, after):
 
     deals = set(combinations(sorted(before + after), len(after)))
     return sum(sum(deal) >= sum(after) for deal in deals) / len(deals)
+
+
+# %% chance: one-more-way
+def chance(before, after):
+    ways = [sum(w) for w in itertools.combinations(before + after, len(after))]
+    return (sum(w >= sum(after) for w in ways) + 1) / (len(ways) + 1)
+
+
+# %% chance: pairs-not-larger
+def chance(before, after):
+    return sum(a <= b for a in before for b in after) / len(before) / len(after)

@@ -1481,6 +1481,30 @@ def most_kept(steps):
     return most
 
 
+# %% most_kept: first-digit-only
+def most_kept(steps):
+    kept, most = set(), 0
+    for step in steps:
+        if step[0] == "F":
+            kept.add(step[1])
+        else:
+            kept.discard(step[1])
+        most = max(most, len(kept))
+    return most
+
+
+# %% most_kept: freed-only-at-the-front
+def most_kept(steps):
+    queue, most = [], 0
+    for step in steps:
+        if step[0] == "F":
+            queue.append(step[1:])
+        elif queue and queue[0] == step[1:]:
+            queue.pop(0)
+        most = max(most, len(queue))
+    return most
+
+
 # %% one_f_one_b: one-warm-up-more
 def one_f_one_b(stage, stages, microbatches):
     warm = min(stages - stage, microbatches)
@@ -1664,6 +1688,31 @@ def run_stage(order, stage, inputs):
         sent.pop(0).wait()
 
 
+# %% run_stage: backwards-send-nothing
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    work = None
+    for step in order:
+        way, i = step[0], int(step[1:])
+        if way == "F":
+            x = inputs[i]
+            if rank:
+                x = torch.empty_like(inputs[0])
+                dist.recv(x, rank - 1)
+            y = stage.forward(i, x)
+            if rank < last:
+                if work:
+                    work.wait()
+                work = dist.isend(y, rank + 1)
+        else:
+            g = torch.ones_like(inputs[0])
+            if rank < last:
+                dist.recv(g, rank + 1)
+            stage.backward(i, g)
+    if work:
+        work.wait()
+
+
 # %% train_step: loss-not-divided
 def train_step(layer, inputs, targets):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -1834,6 +1883,33 @@ def train_step(layer, inputs, targets):
     if rank > 0:
         dist.send(x.grad, rank - 1)
     return loss
+
+
+# %% train_step: ones-for-the-gradient-that-came
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    kept, total = [], 0.0
+    for x in inputs:
+        if rank:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < last:
+            dist.send(y.detach(), rank + 1)
+    for (x, y), t in zip(kept, targets):
+        if rank == last:
+            loss = mse_loss(y, t) / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            g = torch.empty_like(y)
+            dist.recv(g, rank + 1)
+            y.backward(torch.ones_like(y))
+        if rank:
+            dist.send(x.grad, rank - 1)
+    return total
 
 
 # %% split_backward: later-does-all
