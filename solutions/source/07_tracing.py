@@ -626,7 +626,7 @@ look("F")
 # The **share** is the part of the steps that the cause takes. For a rank that others wait for: how much smaller the
 # share of exposed communication is in its steps than in theirs, on average. Where all ranks are alike: the cause's
 # part of the breakdown, for the rank that waits least, as in X. (For E that is all the time in which its GPU waits
-# for the host, not only the calls that are to blame.) To within 0.01.
+# for the host, not only the calls that are to blame.) An error of 0.01 does not matter.
 
 
 # %% id="diagnoses"
