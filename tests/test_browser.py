@@ -322,6 +322,10 @@ def test_links_lead_to_sections_and_to_the_next_exercise(browser: Browser, tree:
         for title, cell in (sections[1], sections[-1]):
             page.follow(title.replace("`", ""))
             assert page.comes_into_view(cell), title
+        page.run("load")
+        page.run("progress")
+        page.follow("next exercise: local_gpu →")
+        assert page.comes_into_view(exercise_address("01", "local_gpu").removeprefix("#cell-id="))
         page.run("card")
         page.follow("next exercise →")
         assert page.comes_into_view("meet-text")

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from lockstep.course import exercises as checks
+from lockstep.course import progress
 from lockstep.course.links import exercise_address
 
 ROOT = Path(__file__).parents[1]
@@ -188,15 +189,15 @@ def test_a_pass_says_what_is_done_and_leads_to_the_next_open_exercise(monkeypatc
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     for name, further in ("one", False), ("two", False), ("three", False), ("more", True):
         checks.exercise(name, lab="99", hints=("1", "2", "3"), further=further)(lambda *_: None)
-    monkeypatch.setattr(checks, "exercise_address", lambda lab, name: f"#{lab}-{name}")
+    monkeypatch.setattr(progress, "exercise_address", lambda lab, name: f"#{lab}-{name}")
 
     def card(name: str) -> tuple[str, list[str]]:
         shown = html(lockstep.check(name, 1))
         return said(shown), [link.attrib["href"] for link in shown.iter("a")]
 
-    assert card("two") == ("✓ PASS · two · 1 of 3 · next exercise →", ["#99-three"])
-    assert card("three") == ("✓ PASS · three · 2 of 3 · next exercise →", ["#99-one"])
-    assert card("one") == ("✓ PASS · one · 3 of 3 · further exercise →", ["#99-more"])
+    assert card("two") == ("✓ PASS · two · 1 of 3 · next exercise: three →", ["#99-three"])
+    assert card("three") == ("✓ PASS · three · 2 of 3 · next exercise: one →", ["#99-one"])
+    assert card("one") == ("✓ PASS · one · 3 of 3 · further exercise: more →", ["#99-more"])
     assert card("more") == ("✓ PASS · more · 3 of 3", [])
     # In another kernel, what was stored counts, too.
     monkeypatch.setattr(checks, "_passed", {})
@@ -209,7 +210,7 @@ def test_a_pass_says_what_is_done_and_leads_to_the_next_open_exercise(monkeypatc
 
 def test_after_the_last_exercise_comes_the_next_lab():
     shown = html(lockstep.check("average", mean))
-    assert said(shown) == "✓ PASS · average · 1 of 1 · next lab →"
+    assert said(shown) == "✓ PASS · average · 1 of 1 · next lab: 01 →"
     assert [link.attrib["href"] for link in shown.iter("a")] == ["01_communicators.ipynb"]
 
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import lockstep
 import pytest
 from lockstep.__main__ import main
+from lockstep.course.links import exercise_address
 from lockstep.course.progress import LabExercises, Progress, record
 from lockstep.course.syllabus import LABS, Lab
 
@@ -404,6 +405,24 @@ def test_a_picture_follows_later_checks_of_its_notebook(cells, home):
     assert "1 of 1   ✓ average" in passed.displays[name]["text/plain"]
     assert "00 Start here: 1 of 1 done" in passed.displays[name]["text/html"]
     assert stored(home).read_text().count('"passed"') == 1
+
+
+def test_that_of_one_lab_links_to_its_next_exercise():
+    def onward(progress: Progress) -> list[tuple[str | None, str]]:
+        return [(link.text, link.attrib["href"]) for link in html(progress).iter("a")]
+
+    lab = LabExercises("01", "Communicators", ("shrink", "local_gpu"), frozenset({"shrink"}))
+    progress = Progress([lab])
+    core = exercise_address("01", "local_gpu")
+    assert core.startswith("#cell-id=")
+    assert onward(progress) == [("next exercise: local_gpu →", core)]
+    assert "0 of 1 exercises · next exercise: local_gpu" in str(progress)
+    record("01", "local_gpu", "passed")
+    further = "01_communicators_further.ipynb"
+    assert onward(progress) == [("further exercise: shrink →", further)]
+    record("01", "shrink", "passed")
+    assert onward(progress) == [("next lab: 02 →", "02_point_to_point.ipynb")]
+    assert onward(Progress(COURSE)) == [] and "next" not in str(Progress(COURSE))
 
 
 def test_outside_of_a_notebook_it_is_printed_and_stays(home):

@@ -20,6 +20,9 @@ BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 # %load_ext lockstep
 import lockstep
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("00")
+
 # %% [markdown] id="machine-text"
 # ## This machine
 #

@@ -24,6 +24,9 @@ BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 # %load_ext lockstep
 import lockstep
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("01")
+
 # %% [markdown] id="who-text"
 # ## 1 · Who is who
 #
@@ -672,9 +675,6 @@ lockstep.check("from_first", from_first)
 #
 # **What comes next:** so far nothing was said about time. In lab 02 ranks send to each other directly, point to
 # point, and you will measure what a message costs.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("01")
 
 # %% [markdown] id="further"
 # # 01 · Communicators: going further

@@ -22,6 +22,9 @@ import lockstep
 
 print(NPROC, "ranks, backend:", BACKEND)
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("02")
+
 # %% [markdown] id="calls-text"
 # ## 1 · Who waits for whom
 #
@@ -719,9 +722,6 @@ lockstep.compare(predicted=prediction, measured=megabytes[0])
 #
 # **What is slow here, and comes next:** everything went through rank 0 while the links between the others were idle,
 # and it gets worse with every rank. In lab 03 all ranks share that work: collectives.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("02")
 
 # %% [markdown] id="further"
 # # 02 · Point-to-point: going further

@@ -24,6 +24,9 @@ BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
 # %load_ext lockstep
 import lockstep
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("03")
+
 # %% [markdown] id="one-text"
 # ## 1 · Who holds what
 #
@@ -629,9 +632,6 @@ lockstep.compare(predicted=prediction, measured=len(finished))
 #
 # **What is slow here, and comes next:** while the bytes travelled, every rank waited, and computed
 # nothing. On a GPU the two can go on at the same time: streams, and overlap, are lab 04.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("03")
 
 # %% [markdown] id="further"
 # # 03 · Collectives: going further

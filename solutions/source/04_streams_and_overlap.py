@@ -27,6 +27,9 @@ import torch.distributed as dist
 
 print(lockstep.virtual.MACHINES["H200"])
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("04")
+
 # %% [markdown] id="machine-text"
 # That is the virtual machine: an H200 described by a few constants. It leaves out most effects of caches, the cost of
 # a first call, a clock that drops under load, and everything that other programs do. So every time below is stamped
@@ -959,9 +962,6 @@ lockstep.Timeline(ahead.trace, before=plain.trace, title=title)
 #
 # **What is still slow:** small kernels, bound by their launches. Two streams do not help them, as "Two products at
 # once", in the further notebook, shows. CUDA graphs do.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("04")
 
 # %% [markdown] id="further"
 # # 04 · Streams, events, overlap: going further

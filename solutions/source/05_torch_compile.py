@@ -29,6 +29,9 @@ from lockstep.course.compiled import compile_session, found, variables, view
 
 compiler = compile_session()  # one rank that stays, with an empty cache
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("05")
+
 # %% [markdown] id="load-explained"
 # The first compilation can take a minute on a slow machine. So the cells of `%%torchrun --world compiler` share one
 # process. Its cache is a temporary folder that is removed when the notebook ends; only one precompiled header stays.
@@ -726,9 +729,6 @@ lockstep.check("beside", beside)
 # - A collective in a graph is a start and a wait, and what happens between them is up to you.
 #
 # **Going further:** the further notebook has more; each of its sections stands on its own.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("05")
 
 # %% [markdown] id="further"
 # # 05 · torch.compile modes: going further

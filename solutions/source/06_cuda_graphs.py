@@ -29,6 +29,9 @@ import torch.distributed as dist
 
 print(lockstep.virtual.MACHINES["H200"])
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("06")
+
 # %% [markdown] id="machine-text"
 # `on_gpu(program, …)` runs `program(cuda, …)` in a process that has the GPU, as in lab 04; `cuda` has the names of
 # `torch.cuda`. On a real GPU the result comes from a run without a profiler, and the program runs once more for its
@@ -745,9 +748,6 @@ lockstep.check("by_size", by_size)
 # (`raw_cuda_graph_exec()`). With PyTorch alone, what changes must be *in* the static tensors.
 #
 # **What comes next:** you looked at one GPU's timeline. With many ranks, who waits for whom? Lab 07 asks traces.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("06")
 
 # %% [markdown] id="further"
 # # 06 · CUDA graphs: going further

@@ -33,6 +33,9 @@ def recording(name):
     return lockstep.Trace.load(lockstep.recorded(f"traces/{name}")).align()
 
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("07")
+
 # %% [markdown] id="first-text"
 # ## 1 · A profile of all ranks
 #
@@ -736,9 +739,6 @@ lockstep.table("The same change, timed twice", columns, rows, stamp=timed.stamp)
 # - The last rank to arrive is charged, and waits least itself.
 # - Host-bound: one long gap is input, hundreds of short ones are launches.
 # - Prove a change against the noise of steps, never by a percentage.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("07")
 
 # %% [markdown] id="further"
 # # 07 · Multi-GPU tracing: going further

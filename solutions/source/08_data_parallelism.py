@@ -28,6 +28,9 @@ from torch.nn.parallel import DistributedDataParallel
 on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
 print(lockstep.virtual.MACHINES["H200"])
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("08")
+
 # %% [markdown] id="machine-text"
 # The line above describes the virtual GPU of lab 04, which stands in where there is no GPU. The next cell (its code is
 # folded) defines `on_gpus(program, …)`: it runs `program(cuda, …)` on two ranks with one GPU each, and returns
@@ -1001,9 +1004,6 @@ lockstep.Timeline(prefetched[1].trace, before=prefetched[0].trace, title=title)
 # **What is still slow:** each rank computes all of a layer. If a single layer is too large for that, or the batch too
 # small to be divided, the layer itself must be cut: tensor parallelism. The further notebook sends fewer bytes, by
 # compressing gradients.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("08")
 
 # %% [markdown] id="further"
 # # 08 · Data parallelism: going further

@@ -27,6 +27,9 @@ import torch.distributed as dist
 on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
 print(lockstep.virtual.MACHINES["H200"])
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("09")
+
 # %% [markdown] id="names-text"
 # The line above describes the virtual GPU of lab 04. The name of a tensor here ends with its dimensions: `x_BSD` has
 # three. A small letter is this rank's part of a dimension: `x_BsD` has a part of the sequence.
@@ -1085,9 +1088,6 @@ lockstep.claim(
 #
 # **What is still slow:** each block waits for its ranks four times. Between hosts that is too much; there the model is cut
 # along its depth (lab 10).
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("09")
 
 # %% [markdown] id="further"
 # # 09 · Tensor, sequence and context parallelism: going further

@@ -31,6 +31,9 @@ import torch.distributed as dist
 
 print(NPROC, "ranks, backend:", BACKEND)
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("10")
+
 # %% [markdown] id="stage-text"
 # The parts are called **stages**. The batch is cut as well, into **microbatches**. Each goes forward through all
 # stages (a step **F**), and its gradient comes back from stage to stage (a step **B**). A stage keeps what a forward
@@ -767,9 +770,6 @@ lockstep.check("split_backward", split_backward)
 # **What is still slow:** the bubble, which is as large in 1F1B as in GPipe: two schedules in the further notebook
 # have less. And stages that are not equally long: the slowest one sets the pace, and all others wait for it in each
 # step.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("10")
 
 # %% [markdown] id="further"
 # # 10 · Pipeline parallelism: going further

@@ -28,6 +28,9 @@ import lockstep
 RANKS = max(4, 1 << (NPROC.bit_length() - 1))  # 4 at least, a power of two
 print(f"{NPROC} ranks asked for, {RANKS} in the live sweep; backend: {BACKEND}")
 
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("15")
+
 # %% [markdown] id="price-text"
 # ## 1 · Two numbers, and what they miss
 #
@@ -745,9 +748,6 @@ lockstep.compare(predicted=prediction, computed=0.25 / between_faults)
 # - A step is work/n + fixed. With one batch the fixed part is a larger share on more GPUs; with larger
 #   models and batches it need not be.
 # - A model that is wrong by a factor is still useful if it leads to the right decision.
-
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("15")
 
 # %% [markdown] id="further"
 # # 15 · What communication costs at scale: going further

@@ -75,16 +75,18 @@ def published(notebook: Any) -> Any:
 
 
 def with_outputs_of(path: Path, notebook: Any) -> Any:
-    """Return a solution with the outputs of a published one, whose texts may be others. Raises
-    SourceError where the code is not the same."""
+    """Return a solution with the outputs of a published one, whose texts and order of cells may be
+    others. Raises SourceError where the code is not the same."""
     shown = {cell.id: cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"}
-    for cell in notebook.cells:
-        if cell.cell_type != "code":
-            continue
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for count, cell in enumerate(code, 1):
         was = shown.get(cell.id)
         if was is None or was.source != cell.source:
             raise SourceError(f"{path.name}, cell {cell.id}: its code is new; use make notebooks")
-        cell.update(was)
+        cell.update(was, execution_count=count)
+        for output in cell.outputs:
+            if "execution_count" in output:
+                output.execution_count = count
     return notebook
 
 

@@ -19,7 +19,7 @@ stands behind it, or within its brackets:
 
 A second title (`# `), the first line of its cell, begins what goes further than the lab's core: it
 is a notebook of its own, `NN_topic_further.ipynb`, with the code of the lab's first cells below its
-title. A cell tagged `plumbing` has its code hidden.
+title, except cells tagged `unpublished`. A cell tagged `plumbing` has its code hidden.
 
 Its answers, wrong ones and right ones in another style, are `course.judging.catalogue`'s.
 """
@@ -89,7 +89,7 @@ def notebooks(source: Path) -> dict[str, list[Any]]:
     at = next((at for at, one in enumerate(cells) if at and _begins(one, "# ")), len(cells))
     lab, more = cells[:at], cells[at:]
     first = takewhile(lambda cell: not _begins(cell, "## "), lab)
-    head = [cell for cell in first if cell.cell_type == "code"]
+    head = [cell for cell in first if cell.cell_type == "code" and "unpublished" not in tags(cell)]
     found = {source.stem: lab}
     return found | {f"{source.stem}{FURTHER}": [more[0], *head, *more[1:]]} if more else found
 

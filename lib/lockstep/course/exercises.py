@@ -20,8 +20,7 @@ from typing import Any
 
 from ..base.paths import SOLUTIONS
 from ..base.style import DONE, ERROR, GREY
-from .links import exercise_address, next_lab
-from .progress import LabExercises, Progress, record
+from .progress import ExerciseStanding, LabExercises, Progress, link, record, way_on
 
 PASS, TRY_AGAIN, NOT_YET, NOT_JUDGED = "PASS", "TRY AGAIN", "NOT YET", "NOT JUDGED"
 MIME = "application/vnd.lockstep.check+json"
@@ -197,12 +196,11 @@ def _onward(one: Exercise) -> str:
     said = f" · {sum(name in done for name in core)} of {len(core)}" if core else ""
     at = lab.index(one)
     ahead = [other for other in lab[at + 1 :] + lab[:at] if other.name not in done]
-    for other in sorted(ahead, key=lambda other: other.further)[:1]:
-        if address := exercise_address(one.lab, other.name):
-            called = "further exercise" if other.further else "next exercise"
-            said += f' · <a href="{html.escape(address)}">{called} →</a>'
-    if not ahead and (file := next_lab(one.lab)):
-        said += f' · <a href="{html.escape(file)}">next lab →</a>'
+    words, address = way_on(
+        one.lab, [ExerciseStanding(other.name, further=other.further) for other in ahead]
+    )
+    if address:
+        said += f" · {link(words, address)}"
     return said
 
 

@@ -25,6 +25,7 @@ import platformdirs
 from ..base.formatting import in_one_line
 from ..base.machine import in_notebook
 from ..base.style import DONE
+from .links import exercise_address, next_lab
 
 _MOST_BYTES = 10_000_000  # a hundred thousand events: no learner has as many
 _COLUMNS = 100
@@ -172,10 +173,30 @@ class Standing:
     off: str  # why nothing is stored from now on, or ""
 
 
+def way_on(lab: str, ahead: Sequence[ExerciseStanding]) -> tuple[str, str]:
+    """Return the words for what comes next in a lab, and its address: the first of these open
+    exercises, one of the core if there is any; where there is none, the next lab.
+
+    The address is "" where there is no such notebook.
+    """
+    if not ahead:
+        file = next_lab(lab)
+        return f"next lab: {file[:2]}", file
+    one = min(ahead, key=lambda exercise: exercise.further)
+    called = "further exercise" if one.further else "next exercise"
+    return f"{called}: {one.name}", exercise_address(lab, one.name)
+
+
+def link(words: str, address: str) -> str:
+    """Return a link onward as HTML."""
+    return f'<a href="{_escape(address)}">{_escape(words)} →</a>'
+
+
 class Progress:
     """The exercises of a course, done and open. Reads the file whenever it is drawn.
 
-    In a notebook it follows later checks of the same kernel.
+    That of one lab says what comes next there. In a notebook it follows later checks of the same
+    kernel.
     """
 
     def __init__(self, course: Sequence[LabExercises]):
@@ -295,7 +316,10 @@ def _text(standing: Standing, plain: bool = False) -> str:
         ]
         for at, names in enumerate(_wrapped(items, " ", _COLUMNS - len(head)) or [""]):
             rows.append(((head if at == 0 else " " * len(head)) + names).rstrip())
-    return "\n".join(rows + _wrapped(_foot(standing), " - " if plain else " · ", _COLUMNS))
+    words, address = _ahead(standing)
+    total, *rest = _foot(standing)
+    foot = [total, words, *rest] if address else [total, *rest]
+    return "\n".join(rows + _wrapped(foot, " - " if plain else " · ", _COLUMNS))
 
 
 def _wrapped(items: list[str], between: str, width: int) -> list[str]:
@@ -309,6 +333,15 @@ def _filled(lab: LabStanding) -> int:
     """Return how many characters of the bar are full: all only when all is done, and none only
     when nothing is."""
     return max(lab.done * _BAR // lab.count, 1) if lab.done else 0
+
+
+def _ahead(standing: Standing) -> tuple[str, str]:
+    """Return the words and the address of what comes next, "" but for one lab alone: a link to an
+    exercise leads on in its own notebook."""
+    if len(standing.labs) != 1:
+        return "", ""
+    [lab] = standing.labs
+    return way_on(lab.number, [one for one in lab.exercises if not one.passed])
 
 
 def _foot(standing: Standing) -> list[str]:
@@ -335,10 +368,12 @@ _LINE = "rgba(127,127,127,.5)"
 
 def _html(standing: Standing) -> str:
     rows = "".join(_row(lab) for lab in standing.labs)
+    words, address = _ahead(standing)
+    onward = f"<div>{link(words, address)}</div>" if address else ""
     foot = " · ".join(_escape(part) for part in _foot(standing))
     return (
         f'<div class="lockstep-progress" style="color:inherit;line-height:1.45">'
-        f'<div role="list" aria-label="Progress by lab">{rows}</div>'
+        f'<div role="list" aria-label="Progress by lab">{rows}</div>{onward}'
         f'<div style="font-size:12px;margin-top:4px;overflow-wrap:anywhere">{foot}</div>'
         "</div>"
     )
