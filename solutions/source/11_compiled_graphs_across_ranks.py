@@ -1,0 +1,896 @@
+# %% [markdown] id="title"
+# # 11 · Compiled graphs across ranks
+#
+# **Two sittings, 75 and 90 minutes · needs: a CPU** (the same cells use GPUs and NCCL where there are some; else graphs run on virtual GPUs,
+# and four H200s are recorded)
+#
+# Serving engines compile a model and replay it as CUDA graphs, with collectives inside. Nothing in a graph asks other
+# ranks whether they replay the same. Afterwards you can
+#
+# - say which collectives Dynamo keeps in a graph, and take a line that breaks it out of one,
+# - capture a tensor-parallel step on every rank, for several batch sizes,
+# - read the report of ranks that have replayed different graphs,
+# - let ranks agree on the graph that they replay, by one small collective,
+# - choose the sizes to capture, and say where DDP cuts a compiled model.
+#
+# Do labs 05 (compiled graphs), 06 (CUDA graphs) and 09 (tensor parallelism) first. No compiler is needed.
+
+# %% id="parameters" tags=["parameters"]
+NPROC = 2  # ranks in this notebook, 2 at least
+BACKEND = "auto"  # NCCL where there is a GPU for each rank, else gloo
+
+# %% id="load"
+# %load_ext lockstep
+import lockstep
+import torch
+import torch.distributed as dist
+
+on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
+print(lockstep.virtual.MACHINES["H200"])
+
+# %% [markdown] id="names-text"
+# The line above describes the virtual GPU of lab 06. The folded cell below defines `on_gpus(program, …)`: it runs
+# `program(cuda, …)` on the ranks of this notebook, with one GPU each, and `cuda` has the names of `torch.cuda`. The
+# backend `keep(graphs)` is for `torch.compile`: it puts each graph into a list and runs it as it is.
+
+# %% id="measuring" tags=["plumbing"]
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.base.provenance import Provenance
+
+
+def _on_rank(program, args, values):
+    if dist.get_backend() == "nccl":
+        stamp = Provenance("live", torch.cuda.get_device_name())
+        return program(torch.cuda, *args), stamp
+    with lockstep.virtual.device("H200", values=values) as cuda:
+        return program(cuda, *args), lockstep.virtual.trace().stamp
+
+
+@dataclass
+class Seen:
+    results: list[Any]  # by rank
+    stamp: Any
+
+    def compare(self, prediction, value, unit=""):
+        way = "computed" if self.stamp.kind == "simulated" else "measured"
+        return lockstep.compare(prediction, **{way: value}, unit=unit)
+
+
+def on_gpus(program, *args, values=True):
+    """Run program(cuda, *args) on all ranks; values=False: only for times."""
+    job = lockstep.torchrun(_on_rank, program, args, values, **on_ranks)
+    results, stamps = zip(*job.results, strict=True)
+    return Seen(list(results), stamps[0])
+
+
+def keep(graphs):
+    """A backend that keeps the names of each graph's calls."""
+
+    def backend(module, inputs):
+        calls = [n for n in module.graph.nodes if n.op.startswith("call")]
+        graphs.append([getattr(n.target, "__name__", n.target) for n in calls])
+        return module
+
+    return backend
+
+
+# %% [markdown] id="seen-text"
+# ## 1 · What Dynamo sees of a collective
+#
+# In lab 05 `dist.all_reduce(y)` became three nodes of one graph: a start, a wait, and a copy into `y`. Dynamo can do so
+# because there is a **functional** form: an operation that returns a new tensor. There is one for all_reduce,
+# all_gather, reduce_scatter and all_to_all. Where a call has none, where it returns a handle
+# (`async_op=True`), or where Python needs a number, the graph ends, and the call is left to Python.
+#
+# **Predict:** each of the ten lines below stands between `y = x * 2` and `return y + 1`. How many of them break the
+# graph?
+
+# %% id="seen-prediction" tags=["prediction"]
+prediction = 6  # the handle, broadcast, barrier, send, batch_isend_irecv, item
+
+# %% id="lines"
+LINES = [
+    "dist.all_reduce(y)",
+    "dist.all_reduce(y, async_op=True).wait()",
+    "dist.all_gather_into_tensor(many, y)",
+    "dist.reduce_scatter_tensor(y, many)",
+    "dist.all_to_all_single(many.clone(), many)",
+    "dist.broadcast(y, 0)",
+    "dist.barrier()",
+    "dist.send(y, 1) if rank == 0 else dist.recv(y, 0) if rank == 1 else 0",
+    "[one.wait() for one in dist.batch_isend_irecv(around(y, many))]",
+    "y.sum().item()",
+]
+
+
+def around(y, many):
+    """y to the next rank, and another one from the rank before."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    send = dist.P2POp(dist.isend, y, (rank + 1) % n)
+    return [send, dist.P2POp(dist.irecv, many[:4], (rank - 1) % n)]
+
+
+# %% id="seen"
+def graphs_of(lines):
+    """The calls in each graph that Dynamo makes with each line."""
+    torch._logging.set_logs(dynamo=40)  # errors only
+    found, rank, n = {}, dist.get_rank(), dist.get_world_size()
+    x = torch.ones(4, device=lockstep.device())
+    for line in lines:
+        torch.compiler.reset()
+        code = f"def f(x, many):\n y = x * 2\n {line}\n return y + 1"
+        names = globals() | {"rank": rank, "around": around}
+        exec(code, names)
+        found[line] = []
+        f = torch.compile(names["f"], backend=keep(found[line]))
+        f(x, torch.ones(4 * n, device=x.device))
+        dist.barrier()
+    return found
+
+
+seen_job = lockstep.torchrun(graphs_of, LINES, **on_ranks)
+kept = []
+for line, graphs in seen_job[0].items():
+    inner = [name for graph in graphs for name in graph]
+    kept.append([line, len(graphs), " ".join(inner[1:-1]) or "–"])
+columns = ["line", "graphs", "what the graphs have of it"]
+title = "Lines between two operations, compiled"
+display(lockstep.table(title, columns, kept, stamp=lockstep.live(seen_job)))
+breaks = sum(row[1] > 1 for row in kept)
+lockstep.compare(predicted=prediction, measured=breaks)
+
+# %% [markdown] id="seen-explained"
+# A line that breaks the graph still runs, in Python, between two graphs: the results are right. `copy_` is the price of
+# a call that writes into its argument. With `torch.distributed._functional_collectives.all_reduce(y, "sum", group)`,
+# which returns the sum, it falls away.
+#
+# ### Claim: "a collective breaks the graph"
+#
+# A common guess. **Guess**, for those of the lines above that have a collective.
+
+# %% id="breaks-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="breaks-claim"
+ok = {}
+for line, count, _ in kept:
+    name = line.removeprefix("dist.").split("(")[0]
+    if name.startswith(("all_", "reduce_", "broadcast", "barrier")):
+        name += ", async_op=True" if "async" in line else ""
+        ok[name] = count > 1
+lockstep.claim(
+    "A collective breaks the graph.",
+    guess=guess,
+    verdict="holds" if all(ok.values()) else "depends",
+    because="break it: " + "; ".join(name for name in ok if ok[name]),
+    stamp=lockstep.live(seen_job),
+)
+
+# %% [markdown] id="returns-text"
+# ### Claim: "the output of a cut layer is `dist.all_reduce(y)`"
+#
+# A common guess, often found in sketches of such layers: `y = dist.all_reduce(y)`. **Guess** whether a compiled
+# layer that is written so returns the sum.
+
+# %% id="returns-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="returns-claim"
+def returned():
+    """What a compiled line returns, and what is in y then."""
+    y = torch.ones(2, device=lockstep.device())
+    f = torch.compile(lambda y: dist.all_reduce(y), backend="eager")
+    return f(y), y.tolist()
+
+
+job = lockstep.torchrun(returned, **on_ranks)
+value, after = job[0]
+lockstep.claim(
+    "The output of a cut layer is dist.all_reduce(y).",
+    guess=guess,
+    verdict="does not hold" if value is None else "holds",
+    because=f"it returned {value}; y itself was {after}",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="scaled-text"
+# ### Exercise 1: a step in one graph
+#
+# Before numbers are rounded to few bits, they are scaled: by the largest absolute value of the *whole* tensor, of which
+# each rank has a part. This function asks Python:
+#
+# ```python
+# def scaled(x):
+#     largest = x.abs().max()
+#     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+#     if largest.item() > 0:
+#         return x / largest.item()
+#     return x.clone()
+# ```
+#
+# **Goal:** `scaled(x)` returns the same, in a new tensor, and compiled it is a single graph with the collective in
+# it, without a graph break, for whatever values come. `x` is not changed.
+
+# %% id="scaled"
+import torch
+import torch.distributed as dist
+
+
+def scaled(x):
+    # BEGIN SOLUTION
+    largest = x.abs().max()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return torch.where(largest > 0, x / largest, x)
+    # END SOLUTION
+
+
+# %% id="scaled-check"
+lockstep.check("scaled", scaled)
+
+# %% [markdown] id="global-text"
+# ### Claim: "the compiler makes one graph for all ranks"
+#
+# A common guess. In the cell below rank 0 alone takes a branch. **Guess** whether all ranks have the same graph.
+
+# %% id="global-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="global-claim"
+def own_graph():
+    graphs = []
+
+    @torch.compile(backend=keep(graphs))
+    def step(x):
+        if dist.get_rank() == 0:
+            x = torch.relu(x)
+        dist.all_reduce(x)
+        return x
+
+    step(torch.ones(2, device=lockstep.device()))
+    return graphs
+
+
+job = lockstep.torchrun(own_graph, **on_ranks)
+for rank, (calls,) in enumerate(job.results):
+    print(f"rank {rank}:", *calls)
+same = all(one == job[0] for one in job.results)
+lockstep.claim(
+    "The compiler makes one graph for all ranks.",
+    guess=guess,
+    verdict="holds" if same else "does not hold",
+    because=f"rank 0's has {len(job[0][0])} calls, rank 1's {len(job[1][0])}",
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="global-explained"
+# Each rank compiles by itself. The graphs above differ, and nothing says so: here their collectives still match. What
+# happens when they do not is the subject of section 3.
+
+# %% [markdown] id="ways-text"
+# ## 2 · A decode step, three ways
+#
+# A decode step of a tensor-parallel model, with one row for each sequence: 16 layers, of which each rank has a part of
+# the hidden numbers (lab 09). A layer has two products, a relu, an all-reduce and an addition. A launch takes the host
+# 11.7 µs for a product, 6.6 µs for the relu or the addition, and 10.3 µs for the all-reduce. All take the device less
+# than that, but for the all-reduce, which takes it 10.4 µs; a product takes it about 1.9 µs, the other kernels 1.1 µs.
+#
+# **Predict:** how many times as fast as the eager step is a replay of it as a graph?
+
+# %% id="ways-prediction" tags=["prediction"]
+# your number: host's time / device's time, of a layer
+prediction = (2 * 11.7 + 2 * 6.6 + 10.3) / (2 * 1.9 + 2 * 1.1 + 10.4)
+
+
+# %% id="ways-model"
+def make_layers(width=512, layers=16):
+    """This rank's part of each layer's two weights."""
+    part = width // dist.get_world_size()
+    some = {"dtype": torch.bfloat16, "device": "cuda"}
+    first = torch.randn(layers, width, part, **some) / width
+    second = torch.randn(layers, part, width, **some) / width
+    return list(zip(first.unbind(), second.unbind(), strict=True))
+
+
+def decode(layers, x):
+    for first, second in layers:
+        y = torch.relu(x @ first) @ second
+        dist.all_reduce(y)
+        x = x + y
+    return x
+
+
+# %% id="ways"
+def microseconds(cuda, step, repeats=10):
+    """Of a step, from the first call until the device is done."""
+    step()
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    for _ in range(repeats):
+        step()
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) / repeats * 1e6
+
+
+def two_ways(cuda):
+    layers = make_layers()
+    x = torch.ones(8, 512, dtype=torch.bfloat16, device="cuda")
+    plain = microseconds(cuda, lambda: decode(layers, x))
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        decode(layers, x)
+    took = plain, microseconds(cuda, g.replay)
+    g.reset()  # a group cannot be destroyed while its graph is alive
+    return took
+
+
+seen = on_gpus(two_ways, values=False)
+eager_us, graph_us = seen.results[0]
+rows = [["eager", f"{eager_us:.0f}"], ["graph", f"{graph_us:.0f}"]]
+title = f"A decode step, {NPROC} ranks"
+display(lockstep.table(title, ["how", "µs"], rows, stamp=seen.stamp))
+seen.compare(prediction, eager_us / graph_us, "times")
+
+# %% [markdown] id="ways-explained"
+# As a graph, a step is as long as its kernels, and most of that is the all-reduce: short messages cost their latency.
+# Compiled by Inductor, the step would have fewer kernels, and each is still launched by the host.
+#
+# Here are three recordings of four H200s: 16 blocks with two products and an all-reduce each, eager, compiled in the
+# default mode, and as a graph on each rank. "ms" is a step that nobody profiles; the other columns are counted in a
+# trace of three steps, on rank 0.
+
+# %% id="recorded"
+from lockstep.trace import Kind
+
+timed = lockstep.recorded("traces/overhead.json")
+recorded, rows = {}, []
+for how in ("eager", "compiled", "graph"):
+    name = f"tensor-parallel-{how}"
+    trace = lockstep.Trace.load(lockstep.recorded(f"traces/{name}")).align()
+    calls = trace.launches().calls[0]
+    sent = sum(one.kind == Kind.COMMUNICATION and one.rank == 0 for one in trace)
+    spent = trace.breakdown().of(0)
+    took = timed.content[name]["step_seconds"]
+    recorded[how] = {"step": took, "launches": calls.calls / 3, "spent": spent}
+    row = how, calls.calls / 3, calls.launched / 3, sent / 3, took * 1e3
+    rows.append([row[0], *(f"{one:.0f}" for one in row[1:4]), f"{row[4]:.2f}"])
+columns = ["how", "launching calls", "kernels", "of NCCL", "ms"]
+title = "A step on 4 H200s, rank 0"
+lockstep.table(title, columns, rows, stamp=timed.stamp)
+
+# %% [markdown] id="faster-text"
+# ### Claim: "compiled, a step with collectives is faster"
+#
+# A common guess. **Guess**, of the two rows "eager" and "compiled", without a graph: faster by 5 % or more?
+
+# %% id="faster-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="faster-claim"
+plain, compiled = recorded["eager"]["step"], recorded["compiled"]["step"]
+lockstep.claim(
+    "Compiled, a step with collectives is faster.",
+    guess=guess,
+    verdict="holds" if compiled < 0.95 * plain else "does not hold",
+    because=f"{plain * 1e3:.2f} ms eager, {compiled * 1e3:.2f} ms compiled",
+    stamp=timed.stamp,
+)
+
+# %% [markdown] id="removed-text"
+# ### Claim: "a graph removes the cost of launching wholly"
+#
+# A common guess; one call launches everything. Between kernels the device may still wait: for the host (host-bound),
+# or for the kernel before (dependency: from the end of one to the start of the next). **Guess:** do both together
+# come to less than 5 % of the graph's step?
+
+# %% id="removed-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="removed-claim"
+spent = recorded["graph"]["spent"]
+host, after = spent.host_bound / spent.length, spent.dependency / spent.length
+lockstep.claim(
+    "A graph removes the cost of launching wholly.",
+    guess=guess,
+    verdict="holds" if host + after < 0.05 else "does not hold",
+    because=f"{recorded['graph']['launches']:.0f} launch a step; waiting for it "
+    f"takes {100 * host:.0f} %, and gaps between kernels {100 * after:.0f} %",
+    stamp=timed.stamp,
+)
+
+# %% [markdown] id="capture_sizes-text"
+# ### Exercise 2: capture it on every rank
+#
+# A capture runs nothing, so it needs no other rank. But its **warm-up** runs the step: on all ranks, or the collective in it
+# hangs; and with the same sizes in the same order, or shapes do not match. The first collective of a group also sets the
+# group up, which cannot be captured.
+#
+# **Goal:** `capture_sizes(cuda, step, width, sizes)` captures `step(x)` for inputs of each of `sizes` rows (float32,
+# `width` columns), all in one pool, largest first, and returns `run(x, size)`. For `x` of at most `size` rows that replays
+# the graph of `size` and returns the first rows of its result, as many as `x` has, in a new tensor. `step` has an
+# all-reduce in it and treats each row by itself. The first call of `step` sets something up that cannot be captured.
+# **Each rank gets `sizes` in another order.**
+
+# %% id="capture_sizes"
+import torch
+
+
+def capture_sizes(cuda, step, width, sizes):
+    # BEGIN SOLUTION
+    static = torch.zeros(max(sizes), width, device="cuda")
+    pool, graphs = cuda.graph_pool_handle(), {}
+    for size in sorted(sizes, reverse=True):  # the same on all ranks
+        step(static[:size])  # warm-up
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            out = step(static[:size])
+        graphs[size] = g, out
+
+    def run(x, size):
+        g, out = graphs[size]
+        static[: len(x)].copy_(x)
+        g.replay()
+        return out[: len(x)].clone()
+
+    return run
+    # END SOLUTION
+
+
+# %% id="capture_sizes-check"
+lockstep.check("capture_sizes", capture_sizes)
+
+# %% [markdown] id="break"
+# **Break.** The first sitting ends here. Each rank can compile and capture its steps. What comes next: what happens if
+# they do not do the same, how they agree, which sizes to capture, and training. To go on from here in a new kernel, run
+# only the lab's first cells, down to the one that defines `keep`.
+
+# %% [markdown] id="parted-text"
+# ## 3 · Ranks that part
+#
+# ### Claim: "all ranks replay the same graph, so collectives align by themselves"
+#
+# A common guess. A collective is matched by its place in the order of calls, also in a replay. In the next cell rank 1
+# has captured two all-reduces in the other order; `x` is 1 and `y` is 10 on each rank. The same was recorded on two
+# H200s, and that is the verdict. **Guess** whether each tensor becomes its own sum, or an error is raised.
+
+# %% id="parted-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="parted-claim"
+def other_order(cuda):
+    x = torch.full((4,), 1.0, device="cuda")
+    y = torch.full((4,), 10.0, device="cuda")
+    dist.all_reduce(torch.zeros(4, device="cuda"))  # warm-up
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        for one in (y, x) if dist.get_rank() == 1 else (x, y):
+            dist.all_reduce(one)
+    g.replay()
+    found = x[0].item(), y[0].item()
+    g.reset()
+    return found
+
+
+seen = on_gpus(other_order)
+print("here, x and y by rank:", *seen.results, "·", seen.stamp)
+recording = lockstep.recorded("graphs/ranks-h200-x2.json")
+other = recording.content["cases"]["rank 1 has captured another order"]
+done = other[0]["marks"][0]
+lockstep.claim(
+    "All ranks replay the same graph, so collectives align by themselves.",
+    guess=guess,
+    verdict="holds" if (done["x"], done["y"]) == (2, 20) else "does not hold",
+    because=f"on 2 ranks, without an error: x = {done['x']:g} and "
+    f"y = {done['y']:g}; 2 and 20 would be right",
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="shapes-text"
+# Nothing was reported, and a model would go on with wrong numbers.
+#
+# ### A bug to diagnose
+#
+# In serving, the number of rows differs from step to step. If each rank picks the graph that fits its *own* rows, they
+# part: here rank 1 has three rows and the others five, and graphs are captured for 4 and 8. The cell is **broken on
+# purpose**. Look in the report for what each rank passed.
+
+
+# %% id="shapes" tags=["varies"]
+def own_choice(cuda):
+    x = torch.ones(8, 64, device="cuda")
+    graphs = {}
+    for size in (8, 4):
+        dist.all_reduce(x[:size])  # warm-up
+        graphs[size] = cuda.CUDAGraph()
+        with cuda.graph(graphs[size]):
+            dist.all_reduce(x[:size])
+    rows = 3 if dist.get_rank() == 1 else 5
+    graphs[4 if rows <= 4 else 8].replay()
+    cuda.synchronize()
+
+
+options = on_ranks | {"timeout": 20, "may_fail": True}
+print(lockstep.torchrun(_on_rank, own_choice, (), True, **options))
+
+# %% [markdown] id="shapes-explained"
+# The line "The ranks disagree" has it: the third all-reduce is that of the replay, and rank 1 passed four rows where rank
+# 0 passed eight. gloo checks sizes, so one rank is ended; the other one only lost its connection.
+#
+# **What changes under NCCL:** nobody compares sizes. What was recorded on two H200s, where rank 1 had captured half of
+# the elements, and where it replays 0.3 s late:
+
+# %% id="fates" tags=["plumbing"]
+recording = lockstep.recorded("graphs/ranks-h200-x2.json")
+cases, fates = recording.content["cases"], []
+for case in ("rank 1 has captured half of the elements", "rank 1 replays late"):
+    for rank, one in enumerate(cases[case]):
+        marks = {mark["what"]: mark for mark in one["marks"]}
+        done = marks["synchronised"]
+        values = {key: done[key] for key in ("first", "last", "x") if key in done}
+        said = ", ".join(f"{name} = {value:g}" for name, value in values.items())
+        fates.append([case, rank, said])
+columns = ["case", "rank", "elements after the replay"]
+title = "Replays on two H200s; no error was raised"
+lockstep.table(title, columns, fates, stamp=recording.stamp)
+
+# %% [markdown] id="late-text"
+# In the first case all elements should be 2: the last ones were never added up. In the second, all is right: a rank
+# that is late makes the others wait, on the device. Rank 1 began its replay 0.3 s after rank 0. On rank 0 `replay()`
+# only launches, and `synchronize()` waits for the device.
+#
+# **Predict:** how many ms after the start of its replay does `synchronize()` return on rank 0?
+
+# %% id="late-prediction" tags=["prediction"]
+# your number, in ms
+prediction = 300  # the all-reduce of its graph waits for rank 1
+
+# %% id="late"
+marks = cases["rank 1 replays late"][0]["marks"]
+at = {one["what"]: 1e3 * one["seconds"] for one in marks}
+begin = at["before the replay"]
+print(f"replay() took {at['replay() has returned'] - begin:.1f} ms")
+lockstep.compare(prediction, measured=at["synchronised"] - begin, unit="ms")
+
+# %% [markdown] id="apart-text"
+# So a late rank shows where the host next waits for the device, which may be many lines later.
+#
+# ### Claim: "ranks have to capture at the same time"
+#
+# A common guess. In the cell below the ranks capture one after the other, with a barrier in between. **Guess** whether
+# that hangs, or gives a wrong result.
+
+# %% id="apart-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="apart-claim"
+def one_by_one(cuda):
+    x = torch.ones(4, device="cuda")
+    dist.all_reduce(x)  # warm-up: x is the number of ranks
+    cuda.synchronize()
+    g = cuda.CUDAGraph()
+    for rank in range(dist.get_world_size()):
+        dist.barrier()
+        if rank == dist.get_rank():
+            with cuda.graph(g):
+                dist.all_reduce(x)
+    g.replay()
+    found = x[0].item()
+    g.reset()
+    return found
+
+
+seen = on_gpus(one_by_one)
+lockstep.claim(
+    "Ranks have to capture at the same time.",
+    guess=guess,
+    verdict="does not hold" if seen.results[0] == NPROC**2 else "holds",
+    because=f"x is {seen.results[0]:g}; {NPROC**2} is right",
+    stamp=seen.stamp,
+)
+
+# %% [markdown] id="replay_together-text"
+# ### Exercise 3: agree before each step
+#
+# So *which* graph to replay must be the same on all ranks, and in the same order. Before each step the ranks
+# agree, by one small collective outside of the graph. A rank without any rows has to replay, too: others wait
+# in the graph's collectives.
+#
+# **Goal:** `replay_together(run, x, sizes)` returns what `run(x, size)` returns, your function of exercise 2, where `size` is
+# the same on all ranks: the smallest of `sizes` that fits the rows of *every* rank. `x` may have any number of
+# rows, 0 too, and some size fits. Each call makes one collective, of 8 bytes at most, and calls `run` once. `sizes` are in any
+# order, on each rank in another one. The collective's tensor is on the device of `x`.
+
+# %% id="replay_together"
+import torch
+import torch.distributed as dist
+
+
+def replay_together(run, x, sizes):
+    # BEGIN SOLUTION
+    most = torch.tensor(len(x), device=x.device)
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    return run(x, min(size for size in sizes if size >= most.item()))
+    # END SOLUTION
+
+
+# %% id="replay_together-check"
+lockstep.check("replay_together", replay_together)
+
+# %% [markdown] id="serve-text"
+# Now both of your functions together, in a loop in which ranks would have parted: rank r has (7r + 3·step) mod 9 rows.
+
+# %% id="serve"
+capture_sizes = lockstep.carry_on("capture_sizes")
+replay_together = lockstep.carry_on("replay_together", replay_together)
+
+
+def serve(cuda, steps=4):
+    def step(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return y
+
+    took, run = [], capture_sizes(cuda, step, 4, [2, 4, 8])
+    noted = lambda x, size: took.append(size) or run(x, size)
+    rows = [(7 * dist.get_rank() + 3 * at) % 9 for at in range(steps)]
+    for many in rows:
+        x = torch.ones(many, 4, device="cuda")
+        replay_together(noted, x, [2, 4, 8])
+    return rows, took
+
+
+served = on_gpus(serve)
+own, took = zip(*served.results, strict=True)
+columns = ["step", "rows, by rank", "graph replayed, by rank"]
+steps = enumerate(zip(zip(*own, strict=True), zip(*took, strict=True), strict=True))
+lines = [[at, f"{own}", f"{took}"] for at, (own, took) in steps]
+title = "Steps with different rows on each rank"
+lockstep.table(title, columns, lines, stamp=served.stamp)
+
+# %% [markdown] id="ladder-text"
+# ## 4 · A ladder of sizes
+#
+# Each captured size takes time at the start, and memory: of the device for its kernels, even in one pool. Each missing
+# size is paid for in **padding**: rows that are computed and thrown away.
+#
+# An engine has graphs for 8, 16 and 32 rows. The next steps have 3, 9, 10, 10, 17 and 30 rows. **Predict:** how many
+# rows are computed in these six steps?
+
+# %% id="padding-prediction" tags=["prediction"]
+# your number
+prediction = 8 + 16 + 16 + 16 + 32 + 32
+
+# %% id="padding"
+STEPS = [3, 9, 10, 10, 17, 30]
+
+
+def computed(rows, sizes):
+    """Rows that graphs of these sizes compute for steps of so many rows."""
+    return sum(min(size for size in sizes if size >= one) for one in rows)
+
+
+lockstep.compare(prediction, computed=computed(STEPS, [8, 16, 32]))
+
+# %% [markdown] id="dynamic-text"
+# ### Claim: "a graph is unsuited to batch sizes that change"
+#
+# Shapes in a graph are fixed, so people say this. With one graph for each power of 4, a batch is padded to less than four
+# times its rows. Recorded on an H200, one GPU: steps of 24 layers, eager and replayed, with 1, 4, 16, … rows, of three
+# widths. **Guess:** is a replay with four times the rows slower than the eager step with as few as there are (holds),
+# never (does not hold), or sometimes (depends)?
+
+# %% id="dynamic-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="dynamic-claim"
+h200 = lockstep.recorded("graphs/h200.json")
+timed_steps = {(one["width"], one["batch"]): one for one in h200.content["steps"]}
+slower, said = [], []
+for (width, rows), one in timed_steps.items():
+    if padded := timed_steps.get((width, 4 * rows)):
+        slower.append(padded["replay_us"] > one["eager_us"])
+        pair = f"{one['eager_us']:,.0f} and {padded['replay_us']:,.0f}"
+        said.append(f"width {width}, {rows} rows: {pair}")
+lockstep.claim(
+    "A graph is unsuited to batch sizes that change.",
+    guess=guess,
+    verdict=("holds" if all(slower) else "depends" if any(slower) else "does not hold"),
+    because="µs, eager and padded fourfold: " + "; ".join(said),
+    stamp=h200.stamp,
+)
+
+# %% [markdown] id="dynamic-explained"
+# As long as launches bound the step, even fourfold padding is cheap; where kernels do, a graph gains nothing and
+# padding costs what it looks like. So engines capture small batches, in closer steps, and run large ones eagerly.
+#
+# ### Exercise 4: choose the sizes
+#
+# **Goal:** `ladder(rows, count)` returns a list of at most `count` sizes, in rising order. `rows` lists the rows of many
+# steps, each at least 1. Each step runs in the smallest size that fits, and there is one for each. Of all such
+# lists yours is one for which the fewest rows are computed. There are up to 60 different numbers in `rows`, so trying
+# all subsets takes too long.
+
+
+# %% id="ladder"
+def ladder(rows, count):
+    # BEGIN SOLUTION
+    best = {0: (0, [])}  # by the largest size: rows computed, and the sizes
+    for _ in range(count):
+        longer = dict(best)
+        for size in sorted(set(rows)):
+            longer[size] = min(
+                (cost + size * sum(low < one <= size for one in rows), [*sizes, size])
+                for low, (cost, sizes) in best.items()
+                if low <= size
+            )
+        best = longer
+    return sorted(set(best[max(rows)][1]))
+    # END SOLUTION
+
+
+# %% id="ladder-check"
+lockstep.check("ladder", ladder)
+
+# %% [markdown] id="pieces-text"
+# ## 5 · Training: where a compiled model is cut
+#
+# DDP sends gradients in buckets while the backward pass goes on. In a single compiled backward graph, all gradients would
+# be there only at its end. So Dynamo cuts a model in DDP into **pieces**. It goes through the layers from the last one to
+# the first and adds up the bytes of their weights. A piece ends as soon as it has `bucket_cap_mb` or more; the first
+# piece that it makes, with the last layer, ends at 1 MiB already, or at `bucket_cap_mb` if that is less.
+#
+# **Predict:** eight layers have 1 MiB each, and `bucket_cap_mb=4`. How many pieces are there?
+
+# %% id="pieces-prediction" tags=["prediction"]
+prediction = 3  # the last layer; four more; the first three
+
+
+# %% id="pieces-run"
+def cut(widths, cap):
+    """Layers in each piece of a model with these widths, and all its calls."""
+    torch._logging.set_logs(dynamo=40)
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            linear = lambda a, b: torch.nn.Linear(a, b, bias=False)
+            layers = map(linear, widths, widths[1:])
+            self.layers = torch.nn.ModuleList(layers)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    graphs, device = [], lockstep.device()
+    model = Net().to(device)
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=cap)
+    f = torch.compile(model, backend=keep(graphs))
+    f(torch.ones(2, widths[0], device=device)).sum().backward()
+    return graphs
+
+
+cut_job = lockstep.torchrun(cut, [512] * 9, 4, **on_ranks)
+print("layers in each piece:", *map(len, cut_job[0]))
+lockstep.compare(predicted=prediction, measured=len(cut_job[0]))
+
+# %% [markdown] id="pieces-goal"
+# ### Exercise 5: count the pieces
+#
+# **Goal:** `pieces(layers, cap)` returns a list of the number of layers in each piece, in the order of the model. `layers`
+# lists the bytes of the weights of each layer, in the order of the model; there is at least one. `cap` is
+# `bucket_cap_mb` in bytes. Every layer has weights.
+
+
+# %% id="pieces"
+def pieces(layers, cap):
+    # BEGIN SOLUTION
+    found, limit = [[]], min(cap, 1 << 20)
+    for size in reversed(layers):
+        if sum(found[-1]) >= limit:
+            found.append([])
+            limit = cap
+        found[-1].append(size)
+    return [len(piece) for piece in reversed(found)]
+    # END SOLUTION
+
+
+# %% id="pieces-check"
+lockstep.check("pieces", pieces)
+
+# %% id="pieces-compare"
+# your function beside Dynamo, on six layers of different sizes
+from itertools import pairwise
+
+pieces = lockstep.carry_on("pieces", pieces)
+WIDTHS = [1024, 256, 1024, 256, 512, 64, 1024]
+bytes_of = [4 * a * b for a, b in pairwise(WIDTHS)]
+for cap in (1, 2):
+    job = lockstep.torchrun(cut, WIDTHS, cap, **on_ranks)
+    by_dynamo = [len(one) for one in job[0]]
+    print(f"{cap} MiB: yours {pieces(bytes_of, cap << 20)}, Dynamo's {by_dynamo}")
+
+# %% [markdown] id="inside-text"
+# ### Claim: "a compiled model in DDP has its all-reduces in the graph"
+#
+# A common guess: compute and communication are one plan. **Guess**, for the three pieces of the prediction above.
+
+# %% id="inside-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="inside-claim"
+names = [str(name) for piece in cut_job[0] for name in piece]
+reduces = sum("reduce" in name for name in names)
+lockstep.claim(
+    "A compiled model in DDP has its all-reduces in the graph.",
+    guess=guess,
+    verdict="holds" if reduces else "does not hold",
+    because=f"{len(names)} calls in {len(cut_job[0])} pieces, of which {reduces} reduce something",
+    stamp=lockstep.live(cut_job),
+)
+
+# %% [markdown] id="shards-text"
+# DDP's own hooks send the buckets, between the pieces of the backward pass. FSDP2 (lab 08) gathers a block's weights before the
+# block runs, also from a hook, so people compile each block by itself.
+#
+# ### Claim: "compiled block by block, a sharded model has a graph for each block"
+#
+# **Guess**, for four equal blocks.
+
+# %% id="shards-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="shards-claim"
+def sharded():
+    from torch.distributed.fsdp import fully_shard
+
+    torch._logging.set_logs(dynamo=40)
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(16, 16)
+
+        def forward(self, x):
+            return torch.relu(self.linear(x)) + x
+
+    graphs, device = [], lockstep.device()
+    backend = keep(graphs)  # the same for all blocks
+    model = torch.nn.Sequential(*(Block() for _ in range(4))).to(device)
+    for block in model:
+        block.compile(backend=backend)
+        fully_shard(block)
+    fully_shard(model)
+    model(torch.ones(2, 16, device=device)).sum().backward()
+    return graphs
+
+
+job = lockstep.torchrun(sharded, **on_ranks)
+lockstep.claim(
+    "Compiled block by block, a sharded model has a graph for each block.",
+    guess=guess,
+    verdict="holds" if len(job[0]) == 4 else "does not hold",
+    because=f"{len(job[0])} graphs for 4 blocks: " + "; ".join(map(" ".join, job[0])),
+    stamp=lockstep.live(job),
+)
+
+# %% [markdown] id="recap"
+# ## Recap
+#
+# - Collectives with a functional form stay in the graph, as a start and a wait. Handles, messages and numbers break it.
+# - Each rank compiles and captures for itself. Nothing compares the graphs.
+# - A graph makes a launch-bound step as short as its kernels; compiling alone did not help the recorded one.
+# - Replays are matched by their order. Ranks that choose for themselves end with an error, a hang, or wrong numbers.
+# - One small all-reduce before each step lets ranks agree on a size, and padding does the rest.
+# - In DDP, Dynamo cuts the model at about the buckets, and collectives stay outside of the graphs.
+#
+# The second block of four has another graph than the first only because its input needs a gradient.
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("11")
