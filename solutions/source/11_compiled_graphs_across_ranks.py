@@ -14,6 +14,10 @@
 # - choose the sizes to capture, and say where DDP cuts a compiled model.
 #
 # Do labs 05 (compiled graphs), 06 (CUDA graphs) and 09 (tensor parallelism) first. No compiler is needed.
+#
+# The folded cell below defines `on_gpus(program, …)`: it runs `program(cuda, …)` on the ranks of this notebook, with one
+# GPU each, real or virtual (lab 06), and `cuda` has the names of `torch.cuda`. `microseconds(cuda, step)` times a step.
+# The backend `keep(graphs)` is for `torch.compile`: it puts each graph into a list and runs it as it is.
 
 # %% id="parameters" tags=["parameters"]
 NPROC = 2  # ranks in this notebook, 2 at least
@@ -27,11 +31,6 @@ import torch.distributed as dist
 
 on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
 print(lockstep.virtual.MACHINES["H200"])
-
-# %% [markdown] id="names-text"
-# The line above describes the virtual GPU of lab 06. The folded cell below defines `on_gpus(program, …)`: it runs
-# `program(cuda, …)` on the ranks of this notebook, with one GPU each, and `cuda` has the names of `torch.cuda`. The
-# backend `keep(graphs)` is for `torch.compile`: it puts each graph into a list and runs it as it is.
 
 # %% id="measuring" tags=["plumbing"]
 from dataclasses import dataclass
@@ -63,6 +62,17 @@ def on_gpus(program, *args, values=True):
     job = lockstep.torchrun(_on_rank, program, args, values, **on_ranks)
     results, stamps = zip(*job.results, strict=True)
     return Seen(list(results), stamps[0])
+
+
+def microseconds(cuda, step, repeats=10):
+    """Of a step, from the first call until the device is done."""
+    step()
+    cuda.synchronize()
+    begin = lockstep.virtual.perf_counter()
+    for _ in range(repeats):
+        step()
+    cuda.synchronize()
+    return (lockstep.virtual.perf_counter() - begin) / repeats * 1e6
 
 
 def keep(graphs):
@@ -116,12 +126,12 @@ def around(y, many):
 def graphs_of(lines):
     """The calls in each graph that Dynamo makes with each line."""
     torch._logging.set_logs(dynamo=40)  # errors only
-    found, rank, n = {}, dist.get_rank(), dist.get_world_size()
+    found, n = {}, dist.get_world_size()
     x = torch.ones(4, device=lockstep.device())
     for line in lines:
         torch.compiler.reset()
         code = f"def f(x, many):\n y = x * 2\n {line}\n return y + 1"
-        names = globals() | {"rank": rank, "around": around}
+        names = globals() | {"rank": dist.get_rank(), "around": around}
         exec(code, names)
         found[line] = []
         f = torch.compile(names["f"], backend=keep(found[line]))
@@ -131,13 +141,15 @@ def graphs_of(lines):
 
 
 seen_job = lockstep.torchrun(graphs_of, LINES, **on_ranks)
+
+# %% id="seen-measured"
 kept = []
 for line, graphs in seen_job[0].items():
     inner = [name for graph in graphs for name in graph]
     kept.append([line, len(graphs), " ".join(inner[1:-1]) or "–"])
 columns = ["line", "graphs", "what the graphs have of it"]
-title = "Lines between two operations, compiled"
-display(lockstep.table(title, columns, kept, stamp=lockstep.live(seen_job)))
+title, stamp = "Ten lines, compiled", lockstep.live(seen_job)
+display(lockstep.table(title, columns, kept, stamp=stamp))
 breaks = sum(row[1] > 1 for row in kept)
 lockstep.compare(predicted=prediction, measured=breaks)
 
@@ -266,10 +278,6 @@ lockstep.claim(
     stamp=lockstep.live(job),
 )
 
-# %% [markdown] id="global-explained"
-# Each rank compiles by itself. The graphs above differ, and nothing says so: here their collectives still match. What
-# happens when they do not is the subject of section 3.
-
 # %% [markdown] id="ways-text"
 # ## 2 · A decode step, three ways
 #
@@ -304,17 +312,6 @@ def decode(layers, x):
 
 
 # %% id="ways"
-def microseconds(cuda, step, repeats=10):
-    """Of a step, from the first call until the device is done."""
-    step()
-    cuda.synchronize()
-    begin = lockstep.virtual.perf_counter()
-    for _ in range(repeats):
-        step()
-    cuda.synchronize()
-    return (lockstep.virtual.perf_counter() - begin) / repeats * 1e6
-
-
 def two_ways(cuda):
     layers = make_layers()
     x = torch.ones(8, 512, dtype=torch.bfloat16, device="cuda")
@@ -351,7 +348,8 @@ for how in ("eager", "compiled", "graph"):
     name = f"tensor-parallel-{how}"
     trace = lockstep.Trace.load(lockstep.recorded(f"traces/{name}")).align()
     calls = trace.launches().calls[0]
-    sent = sum(one.kind == Kind.COMMUNICATION and one.rank == 0 for one in trace)
+    nccl = [one for one in trace if one.kind == Kind.COMMUNICATION]
+    sent = sum(one.rank == 0 for one in nccl)
     spent = trace.breakdown().of(0)
     took = timed.content[name]["step_seconds"]
     recorded[how] = {"step": took, "launches": calls.calls / 3, "spent": spent}
@@ -396,8 +394,8 @@ lockstep.claim(
     "A graph removes the cost of launching wholly.",
     guess=guess,
     verdict="holds" if host + after < 0.05 else "does not hold",
-    because=f"{recorded['graph']['launches']:.0f} launch a step; waiting for it "
-    f"takes {100 * host:.0f} %, and gaps between kernels {100 * after:.0f} %",
+    because=f"{recorded['graph']['launches']:.0f} launch a step; waiting for "
+    f"it takes {100 * host:.0f} %, gaps between kernels {100 * after:.0f} %",
     stamp=timed.stamp,
 )
 
@@ -452,7 +450,8 @@ lockstep.check("capture_sizes", capture_sizes)
 #
 # ### Claim: "all ranks replay the same graph, so collectives align by themselves"
 #
-# A common guess. A collective is matched by its place in the order of calls, also in a replay. In the next cell rank 1
+# A common guess. In section 1 the graphs of two ranks differed, nothing said so, and their collectives still matched. A
+# collective is matched by its place in the order of calls, also in a replay. In the next cell rank 1
 # has captured two all-reduces in the other order; `x` is 1 and `y` is 10 on each rank. The same was recorded on two
 # H200s, and that is the verdict. **Guess** whether each tensor becomes its own sum, or an error is raised.
 
@@ -462,8 +461,7 @@ guess = "does not hold"
 
 # %% id="parted-claim"
 def other_order(cuda):
-    x = torch.full((4,), 1.0, device="cuda")
-    y = torch.full((4,), 10.0, device="cuda")
+    x, y = (torch.full((4,), one, device="cuda") for one in (1.0, 10.0))
     dist.all_reduce(torch.zeros(4, device="cuda"))  # warm-up
     g = cuda.CUDAGraph()
     with cuda.graph(g):
@@ -475,11 +473,10 @@ def other_order(cuda):
     return found
 
 
-seen = on_gpus(other_order)
-print("here, x and y by rank:", *seen.results, "·", seen.stamp)
+print("here, x and y by rank:", *on_gpus(other_order).results)
 recording = lockstep.recorded("graphs/ranks-h200-x2.json")
-other = recording.content["cases"]["rank 1 has captured another order"]
-done = other[0]["marks"][0]
+case = "rank 1 has captured another order"
+done = recording.content["cases"][case][0]["marks"][0]
 lockstep.claim(
     "All ranks replay the same graph, so collectives align by themselves.",
     guess=guess,
@@ -528,10 +525,9 @@ recording = lockstep.recorded("graphs/ranks-h200-x2.json")
 cases, fates = recording.content["cases"], []
 for case in ("rank 1 has captured half of the elements", "rank 1 replays late"):
     for rank, one in enumerate(cases[case]):
-        marks = {mark["what"]: mark for mark in one["marks"]}
-        done = marks["synchronised"]
-        values = {key: done[key] for key in ("first", "last", "x") if key in done}
-        said = ", ".join(f"{name} = {value:g}" for name, value in values.items())
+        done = {mark["what"]: mark for mark in one["marks"]}["synchronised"]
+        names = [name for name in ("first", "last", "x") if name in done]
+        said = ", ".join(f"{name} = {done[name]:g}" for name in names)
         fates.append([case, rank, said])
 columns = ["case", "rank", "elements after the replay"]
 title = "Replays on two H200s; no error was raised"
@@ -639,18 +635,14 @@ def serve(cuda, steps=4):
     noted = lambda x, size: took.append(size) or run(x, size)
     rows = [(7 * dist.get_rank() + 3 * at) % 9 for at in range(steps)]
     for many in rows:
-        x = torch.ones(many, 4, device="cuda")
-        replay_together(noted, x, [2, 4, 8])
+        replay_together(noted, torch.ones(many, 4, device="cuda"), [2, 4, 8])
     return rows, took
 
 
 served = on_gpus(serve)
-own, took = zip(*served.results, strict=True)
-columns = ["step", "rows, by rank", "graph replayed, by rank"]
-steps = enumerate(zip(zip(*own, strict=True), zip(*took, strict=True), strict=True))
-lines = [[at, f"{own}", f"{took}"] for at, (own, took) in steps]
-title = "Steps with different rows on each rank"
-lockstep.table(title, columns, lines, stamp=served.stamp)
+for rank, (rows, sizes) in enumerate(served.results):
+    print(f"rank {rank}: rows {rows}, graphs {sizes}")
+print(served.stamp)
 
 # %% [markdown] id="ladder-text"
 # ## 4 · A ladder of sizes
@@ -689,17 +681,20 @@ guess = "depends"
 
 # %% id="dynamic-claim"
 h200 = lockstep.recorded("graphs/h200.json")
-timed_steps = {(one["width"], one["batch"]): one for one in h200.content["steps"]}
+steps = h200.content["steps"]
+timed_steps = {(one["width"], one["batch"]): one for one in steps}
 slower, said = [], []
 for (width, rows), one in timed_steps.items():
     if padded := timed_steps.get((width, 4 * rows)):
-        slower.append(padded["replay_us"] > one["eager_us"])
-        pair = f"{one['eager_us']:,.0f} and {padded['replay_us']:,.0f}"
+        took = one["eager_us"], padded["replay_us"]
+        slower.append(took[1] > took[0])
+        pair = f"{took[0]:.0f} and {took[1]:.0f}"
         said.append(f"width {width}, {rows} rows: {pair}")
+some = "depends" if any(slower) else "does not hold"
 lockstep.claim(
     "A graph is unsuited to batch sizes that change.",
     guess=guess,
-    verdict=("holds" if all(slower) else "depends" if any(slower) else "does not hold"),
+    verdict="holds" if all(slower) else some,
     because="µs, eager and padded fourfold: " + "; ".join(said),
     stamp=h200.stamp,
 )
@@ -719,17 +714,20 @@ lockstep.claim(
 # %% id="ladder"
 def ladder(rows, count):
     # BEGIN SOLUTION
+    def cost(low, size):  # of the rows above `low`, in graphs of `size`
+        return size * sum(low < one <= size for one in rows)
+
     best = {0: (0, [])}  # by the largest size: rows computed, and the sizes
     for _ in range(count):
-        longer = dict(best)
-        for size in sorted(set(rows)):
-            longer[size] = min(
-                (cost + size * sum(low < one <= size for one in rows), [*sizes, size])
-                for low, (cost, sizes) in best.items()
-                if low <= size
+        best |= {
+            size: min(
+                (best[low][0] + cost(low, size), [*best[low][1], size])
+                for low in best
+                if low < size
             )
-        best = longer
-    return sorted(set(best[max(rows)][1]))
+            for size in set(rows)
+        }
+    return best[max(rows)][1]
     # END SOLUTION
 
 
@@ -751,27 +749,25 @@ prediction = 3  # the last layer; four more; the first three
 
 
 # %% id="pieces-run"
+from functools import partial
+
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(torch.nn.Sequential):
+    def forward(self, x):  # its own frame: PyTorch's are not captured alone
+        return super().forward(x)
+
+
 def cut(widths, cap):
-    """Layers in each piece of a model with these widths, and all its calls."""
+    """The calls in each piece of a model with these widths."""
     torch._logging.set_logs(dynamo=40)
-
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            linear = lambda a, b: torch.nn.Linear(a, b, bias=False)
-            layers = map(linear, widths, widths[1:])
-            self.layers = torch.nn.ModuleList(layers)
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    graphs, device = [], lockstep.device()
-    model = Net().to(device)
-    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=cap)
+    linear = partial(torch.nn.Linear, bias=False, device=lockstep.device())
+    net, graphs = Net(*map(linear, widths, widths[1:])), []
+    model = DistributedDataParallel(net, bucket_cap_mb=cap)
     f = torch.compile(model, backend=keep(graphs))
-    f(torch.ones(2, widths[0], device=device)).sum().backward()
+    x = torch.ones(2, widths[0], device=lockstep.device())
+    f(x).sum().backward()
     return graphs
 
 
@@ -813,7 +809,8 @@ bytes_of = [4 * a * b for a, b in pairwise(WIDTHS)]
 for cap in (1, 2):
     job = lockstep.torchrun(cut, WIDTHS, cap, **on_ranks)
     by_dynamo = [len(one) for one in job[0]]
-    print(f"{cap} MiB: yours {pieces(bytes_of, cap << 20)}, Dynamo's {by_dynamo}")
+    yours = pieces(bytes_of, cap << 20)
+    print(f"{cap} MiB: yours {yours}, Dynamo's {by_dynamo}")
 
 # %% [markdown] id="inside-text"
 # ### Claim: "a compiled model in DDP has its all-reduces in the graph"
@@ -830,7 +827,7 @@ lockstep.claim(
     "A compiled model in DDP has its all-reduces in the graph.",
     guess=guess,
     verdict="holds" if reduces else "does not hold",
-    because=f"{len(names)} calls in {len(cut_job[0])} pieces, of which {reduces} reduce something",
+    because=f"of {len(names)} calls in the pieces {reduces} reduce something",
     stamp=lockstep.live(cut_job),
 )
 
@@ -846,37 +843,33 @@ lockstep.claim(
 guess = "does not hold"
 
 
-# %% id="shards-claim"
-def sharded():
-    from torch.distributed.fsdp import fully_shard
+# %% id="sharded"
+from torch.distributed.fsdp import fully_shard
 
-    torch._logging.set_logs(dynamo=40)
 
-    class Block(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = torch.nn.Linear(16, 16)
+class Block(torch.nn.Linear):
+    def forward(self, x):
+        return torch.relu(super().forward(x)) + x
 
-        def forward(self, x):
-            return torch.relu(self.linear(x)) + x
 
+def sharded(blocks=4):
     graphs, device = [], lockstep.device()
     backend = keep(graphs)  # the same for all blocks
-    model = torch.nn.Sequential(*(Block() for _ in range(4))).to(device)
-    for block in model:
+    model = torch.nn.Sequential(*(Block(16, 16) for _ in range(blocks)))
+    for block in model.to(device):
         block.compile(backend=backend)
         fully_shard(block)
-    fully_shard(model)
-    model(torch.ones(2, 16, device=device)).sum().backward()
+    fully_shard(model)(torch.ones(2, 16, device=device)).sum().backward()
     return graphs
 
 
+# %% id="shards-claim"
 job = lockstep.torchrun(sharded, **on_ranks)
 lockstep.claim(
     "Compiled block by block, a sharded model has a graph for each block.",
     guess=guess,
     verdict="holds" if len(job[0]) == 4 else "does not hold",
-    because=f"{len(job[0])} graphs for 4 blocks: " + "; ".join(map(" ".join, job[0])),
+    because=f"{len(job[0])} graphs for 4 blocks",
     stamp=lockstep.live(job),
 )
 

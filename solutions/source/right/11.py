@@ -11,7 +11,9 @@ import torch.distributed._functional_collectives as functional
 
 # %% scaled: functional
 def scaled(x):
-    largest = functional.all_reduce(x.abs().amax(), "max", dist.group.WORLD)
+    group = dist.group.WORLD
+    assert group is not None
+    largest = functional.all_reduce(x.abs().amax(), "max", group)
     return torch.where(largest > 0, x / largest, x)
 
 
@@ -224,22 +226,22 @@ def ladder(rows, count):
 
 # %% ladder: padding-counted
 def ladder(rows, count):
-    sizes = sorted(set(rows))
-    ends = {-1: (0, ())}
-    for _ in range(min(count, len(sizes))):
-        ends |= {
+    sizes = [0, *sorted(set(rows))]
+
+    def waste(low, at):
+        return sum(sizes[at] - one for one in rows if sizes[low] < one <= sizes[at])
+
+    ways = {0: (0, [])}
+    for _ in range(min(count, len(sizes) - 1)):
+        ways |= {
             at: min(
-                (
-                    waste + sum(sizes[at] - one for one in rows if low < one <= sizes[at]),
-                    (*chosen, sizes[at]),
-                )
-                for place, (waste, chosen) in ends.items()
-                if place < at
-                for low in [sizes[place] if place >= 0 else 0]
+                (ways[low][0] + waste(low, at), [*ways[low][1], sizes[at]])
+                for low in ways
+                if low < at
             )
-            for at in reversed(range(len(sizes)))
+            for at in range(1, len(sizes))
         }
-    return [*ends[len(sizes) - 1][1]]
+    return ways[len(sizes) - 1][1]
 
 
 # %% ladder: backwards

@@ -66,6 +66,18 @@ def scaled(x):
     return torch.where(largest > 0, x / largest, x)
 
 
+# %% scaled: recompiles
+calls = 0
+
+
+def scaled(x):
+    global calls
+    calls += 1
+    largest = x.abs().max() if calls > 1 else x.abs().amax()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return torch.where(largest > 0, x / largest, x)
+
+
 # %% capture_sizes: own-order
 def capture_sizes(cuda, step, width, sizes):
     static = torch.zeros(max(sizes), width, device="cuda")
@@ -103,12 +115,12 @@ def capture_sizes(cuda, step, width, sizes):
     return run
 
 
-# %% capture_sizes: some-ranks
+# %% capture_sizes: own-order
 def capture_sizes(cuda, step, width, sizes):
     static = torch.zeros(max(sizes), width, device="cuda")
+    for size in sizes:
+        step(static[:size])
     pool, graphs = cuda.graph_pool_handle(), {}
-    if dist.get_rank() == 0:
-        step(static)
     for size in sorted(sizes, reverse=True):
         g = cuda.CUDAGraph()
         with cuda.graph(g, pool=pool):
@@ -259,6 +271,57 @@ def capture_sizes(cuda, step, width, sizes):
     return run
 
 
+# %% capture_sizes: late-copy
+def capture_sizes(cuda, step, width, sizes):
+    static = torch.zeros(max(sizes), width, device="cuda")
+    pool, graphs = cuda.graph_pool_handle(), {}
+    for size in sorted(sizes, reverse=True):
+        step(static[:size])
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            graphs[size] = g, step(static[:size])
+
+    def run(x, size):
+        g, out = graphs[size]
+        g.replay()
+        static[: len(x)].copy_(x)
+        return out[: len(x)].clone()
+
+    return run
+
+
+# %% capture_sizes: several-replays
+def capture_sizes(cuda, step, width, sizes):
+    static = torch.zeros(max(sizes), width, device="cuda")
+    pool, graphs = cuda.graph_pool_handle(), {}
+    for size in sorted(sizes, reverse=True):
+        step(static[:size])
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            graphs[size] = g, step(static[:size])
+
+    def run(x, size):
+        static[: len(x)].copy_(x)
+        for g, _ in graphs.values():
+            g.replay()
+        graphs[size][0].replay()
+        return graphs[size][1][: len(x)].clone()
+
+    return run
+
+
+# %% scaled: breaks
+@torch.compiler.disable
+def agreed(largest):
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return largest
+
+
+def scaled(x):
+    largest = agreed(x.abs().max())
+    return torch.where(largest > 0, x / largest, x)
+
+
 # %% replay_together: parted
 def replay_together(run, x, sizes):
     return run(x, min(size for size in sizes if size >= len(x)))
@@ -313,7 +376,7 @@ def replay_together(run, x, sizes):
 
 # %% replay_together: more-calls
 def replay_together(run, x, sizes):
-    rows = [None] * dist.get_world_size()
+    rows = [0] * dist.get_world_size()
     dist.all_gather_object(rows, len(x))
     return run(x, min(size for size in sizes if size >= max(rows)))
 

@@ -42,12 +42,12 @@ def _host_waits(run: Run, rank: int) -> Any:
     return bool(waits) and {"call": waits[0]}
 
 
-def _in_capture(run: Run, rank: int) -> Any:
+def in_capture(run: Run, rank: int) -> Any:
     """The answer raised because something may not be captured."""
     return any("during capture" in one.message for one in run.job.failures)
 
 
-def _plain(tensor: Any) -> Any:
+def on_host(tensor: Any) -> Any:
     return tensor.detach().cpu() if hasattr(tensor, "detach") else tensor
 
 
@@ -131,9 +131,9 @@ def _captured(answer: Any, first: Tensor, others: list[Tensor], in_one: bool) ->
             if in_one:
                 news[at] = held.clone()
         end = virtual.perf_counter()
-        results = [*map(_plain, got)] if takes(run, x) else None
-        found = [results, _plain(x), [*map(_plain, news)]]
-        made, static = _calls(list(virtual.trace()), begin, end), _plain(static)
+        results = [*map(on_host, got)] if takes(run, x) else None
+        found = [results, on_host(x), [*map(on_host, news)]]
+        made, static = _calls(list(virtual.trace()), begin, end), on_host(static)
     noted = {**_counted(made), "steps": len(news), "again": calls - built, "static": static}
     noted["launches"] -= 2 * in_one * len(news)
     return Noted(found, noted)
@@ -190,7 +190,7 @@ captured.shows("changes-x", _changed_x)
 captured.shows("changes-new", lambda run, rank: not same(run.got(rank)[2], run.trial.others))
 captured.shows("stale-input", _never_copied_in)
 captured.shows("same-result", _same_result)
-captured.fails("no-warm-up", _in_capture)
+captured.fails("no-warm-up", in_capture)
 captured.fails("torch-cuda", torch_cuda)
 captured.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
 captured.demands("captures-again", lambda run, rank: run.noted[rank]["again"] > 0)
@@ -225,7 +225,7 @@ def _training(answer: Any, start: list[float], batches: list[Batch], rate: float
             return x[:, :1] * self.left + x[:, 1:] * self.right
 
     def weights() -> list[float]:
-        return [float(_plain(one.detach())) for one in (model.left, model.right)]
+        return [float(on_host(one.detach())) for one in (model.left, model.right)]
 
     def on_device(batch: Batch) -> list[Any]:
         x, y = (torch.tensor(one, dtype=wide) for one in batch)
@@ -244,7 +244,7 @@ def _training(answer: Any, start: list[float], batches: list[Batch], rate: float
             losses.append(step(x, y))
         end = virtual.perf_counter()
         cuda.synchronize()
-        plain = [float(_plain(one)) if hasattr(one, "cpu") else one for one in losses]
+        plain = [float(on_host(one)) if hasattr(one, "cpu") else one for one in losses]
         found = [plain if takes(step, *given[0]) else None, weights()]
         made = _calls(list(virtual.trace()), begin, end)
     return Noted(found, {**_counted(made), "steps": len(losses), "before": before})
@@ -335,7 +335,7 @@ graphed_training.shows(
 graphed_training.shows("rebound", lambda run, rank: _near(run.got(rank)[1], run.trial.start))
 graphed_training.shows("half-stale", _half_stale)
 graphed_training.shows("gradients-add-up", _added_up)
-graphed_training.fails("waits-in-capture", _in_capture)
+graphed_training.fails("waits-in-capture", in_capture)
 graphed_training.fails("torch-cuda", torch_cuda)
 graphed_training.demands(
     "nearly-restored", lambda run, rank: run.noted[rank]["before"] != run.trial.start
@@ -432,7 +432,7 @@ def _drawn(draw: random.Random, count: int, limit: float, large: bool) -> list[f
 
 
 clipped.shows("changes-x", lambda run, rank: run.noted[rank]["changed"])
-clipped.fails("waits-in-capture", _in_capture)
+clipped.fails("waits-in-capture", in_capture)
 clipped.demands("changes-x-too", lambda run, rank: run.noted[rank]["changed"])
 
 
@@ -464,9 +464,9 @@ def _by_size(answer: Any, sizes: list[int], inputs: list[Tensor]) -> Noted:
         kept, at_once = [], []
         for x in given if takes(run, given[0]) else ():
             kept.append(run(x))
-            at_once.append(_plain(kept[-1]))
+            at_once.append(on_host(kept[-1]))
         end, after = virtual.perf_counter(), calls - built
-        found = [*map(_plain, kept)] if takes(run, given[0]) else None
+        found = [*map(on_host, kept)] if takes(run, given[0]) else None
         slices = list(virtual.trace())
         made = _calls(slices, begin, end)
     products = [
@@ -534,7 +534,7 @@ def _other_size(run: Run, rank: int) -> Any:
 
 by_size.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
 by_size.shows("overwritten", lambda run, rank: run.noted[rank]["right_at_once"])
-by_size.fails("no-warm-up", _in_capture)
+by_size.fails("no-warm-up", in_capture)
 by_size.fails("torch-cuda", torch_cuda)
 by_size.fails(
     "exact-sizes-only", lambda run, rank: any("KeyError" in str(one) for one in run.job.failures)

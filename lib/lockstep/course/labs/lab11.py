@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ... import virtual
-from ..judging import Noted, Run, Tensor, Trial, judged, takes
+from ..judging import Noted, Run, Tensor, Trial, judged, same, takes
 from ..judging.values import make
 from .lab04 import torch_cuda
 from .lab05 import Graphs
+from .lab06 import in_capture, on_host
 
 _PATIENCE = 60.0  # seconds: the first compilation of a process loads much
 _WIDTH = 3
@@ -28,16 +29,10 @@ def _compiled(answer: Any, batches: Sequence[Tensor]) -> Noted:
     graphs = Graphs.fresh()
     answer.through(lambda f: torch.compile(f, backend=graphs, dynamic=False))
     values = [answer(make(x)) for x in batches]
-    targets = [str(node.target) for graph in graphs.graphs for node in graph.nodes]
-    noted = {
-        "graphs": len(graphs.graphs),
-        "breaks": graphs.breaks,
-        "collectives": sum("all_reduce" in one or "all_gather" in one for one in targets),
-    }
-    return Noted(values, noted)
+    return Noted(values, {"graphs": len(graphs.graphs), "breaks": graphs.breaks})
 
 
-@judged("scaled", lab="11", play=_compiled)
+@judged("scaled", lab="11", play=_compiled, silent=True)
 def scaled(draw: random.Random) -> Iterator[Trial]:
     """`scaled(x)`: x by the largest absolute value on any rank, in one graph."""
     for nproc, shape, dtype in ((2, (4,), "float32"), (3, (2, 3), "float64")):
@@ -65,7 +60,6 @@ def scaled(draw: random.Random) -> Iterator[Trial]:
 scaled.demands("nothing-captured", lambda run, rank: not run.noted[rank]["graphs"])
 scaled.demands("breaks", lambda run, rank: run.noted[rank]["breaks"] > 0 and run.noted[rank])
 scaled.demands("recompiles", lambda run, rank: run.noted[rank]["graphs"] > 1 and run.noted[rank])
-scaled.demands("not-in-graph", lambda run, rank: not run.noted[rank]["collectives"])
 
 
 # ── capture_sizes ────────────────────────────────────────────────────────────────────────────
@@ -77,13 +71,13 @@ def _captured(answer: Any, sizes: list[int], inputs: list[tuple[Tensor, int]]) -
 
     from ...virtual.streams import active
 
-    calls: list[int] = []
+    held: list[Any] = []  # so that nothing else comes to lie where the graphs read
     factor = None
     with virtual.device("H200") as cuda:
 
         def step(x: Any) -> Any:
             nonlocal factor
-            calls.append(len(x))
+            held.append(x)
             if factor is None:  # a copy from the host, which no graph can have
                 factor = torch.tensor([3.0]).to("cuda")
             y = x * factor
@@ -93,20 +87,24 @@ def _captured(answer: Any, sizes: list[int], inputs: list[tuple[Tensor, int]]) -
         run = answer(cuda, step, _WIDTH, list(sizes))
         cuda.synchronize()
         pools = sum(count > 0 for count in active().allocator.users.values())
-        built, begin, got = len(calls), virtual.perf_counter(), []
+        built, begin = len(held), virtual.perf_counter()
         replayable = takes(run, None, 1)
+        got: list[Any] = []
+        at_once: list[Any] = []
         for x, size in inputs if replayable else ():
             got.append(run(make(x).to("cuda"), size))
+            at_once.append(on_host(got[-1]))
         end = virtual.perf_counter()
-        found = [one.cpu() if hasattr(one, "cpu") else one for one in got] if replayable else None
+        found = [*map(on_host, got)] if replayable else None
         launches = [
             one.name
             for one in virtual.trace()
             if begin * 1e9 - 1 <= one.start < end * 1e9 - 1 and one.name == "cudaGraphLaunch"
         ]
     noted = {
-        "captured": calls[:built],
-        "again": len(calls) - built,
+        "at_once": at_once,
+        "captured": [len(x) for x in held[:built]],
+        "again": len(held) - built,
         "pools": pools,
         "graphs": len(launches),
         "steps": len(inputs),
@@ -143,6 +141,10 @@ def capture_sizes(draw: random.Random) -> Iterator[Trial]:
         yield Trial(nproc, given=given, right=[right] * nproc, patience=30.0)
 
 
+def _overwritten(run: Run, rank: int) -> Any:
+    return same(run.noted[rank]["at_once"], run.right(rank))
+
+
 def _in_order(run: Run, rank: int) -> Any:
     """The sizes in the order in which they were first captured or warmed up."""
     order = list(dict.fromkeys(run.noted[rank]["captured"]))
@@ -155,13 +157,12 @@ def _failed(*words: str) -> Any:
     )  # fmt: skip
 
 
+capture_sizes.shows("overwritten", _overwritten)
 capture_sizes.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
-capture_sizes.fails("no-warm-up", _failed("during capture"))
+capture_sizes.fails("no-warm-up", in_capture)
 capture_sizes.fails("torch-cuda", torch_cuda)
 capture_sizes.fails("does-not-fit", _failed("must match the size", "must match the existing size"))
-capture_sizes.fails(
-    "own-order", lambda run, rank: "disagree" in str(run.job) or "disagree" in run.job.diagnosis
-)
+capture_sizes.fails("own-order", lambda run, rank: "The ranks disagree" in str(run.job))
 capture_sizes.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
 capture_sizes.demands("captures-again", lambda run, rank: run.noted[rank]["again"] > 0)
 capture_sizes.demands(
@@ -213,6 +214,12 @@ def replay_together(draw: random.Random) -> Iterator[Trial]:
         )  # fmt: skip
 
 
+def _idle(run: Run, rank: int) -> bool:
+    """Whether ranks wait for each other in a trial in which some have no rows."""
+    stuck = any(one.kind == "stuck" for one in run.job.failures)
+    return stuck and any(0 in rows for rows in run.trial.rows)
+
+
 def _calls_run(run: Run, rank: int) -> Any:
     times = len(run.noted[rank]["took"])
     return times != len(run.trial.fits) and {"times": times, "steps": len(run.trial.fits)}
@@ -238,6 +245,8 @@ def _asked(run: Run, rank: int) -> Any:
     return wrong and {"calls": len(calls), "steps": steps, "large": large}
 
 
+replay_together.fails("idle-rank-returns", _idle)
+replay_together.fails("no-size-fits", _failed("empty sequence", "empty iterable"))
 replay_together.demands("not-once", _calls_run)
 replay_together.demands("parted", lambda run, rank: _sizes(run, own=True))
 replay_together.demands("other-size", lambda run, rank: _sizes(run, own=False))
@@ -247,10 +256,10 @@ replay_together.demands("more-calls", _asked)
 # ── ladder ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _computed(rows: Sequence[int], sizes: Any) -> int | None:
-    """The rows that these sizes compute; None where one of `rows` does not fit."""
-    if any(not any(size >= one for size in sizes) for one in rows):
-        return None
+def _computed(rows: Sequence[int], sizes: Sequence[int]) -> int:
+    """The rows that these sizes compute; 0 where one of `rows` fits into none."""
+    if max(rows) > max(sizes, default=0):
+        return 0
     return sum(min(size for size in sizes if size >= one) for one in rows)
 
 
@@ -283,6 +292,7 @@ def ladder(draw: random.Random) -> Iterator[Trial]:
     for rows, count in (
         ([3, 9, 10, 10, 17, 30], 3),
         ([draw.randint(1, 9)] * 4, 2),
+        ([*range(1, 11)], 3),
         ([1] * 20 + [7] * draw.randint(1, 3) + [8] * 9 + [64], 3),
         ([draw.choice((1, 2, 3, 20, 21, 22, 40)) for _ in range(40)] + [40], 4),
         ([*range(5, 65), *(draw.randint(1, 64) for _ in range(200))], 8),
@@ -300,9 +310,7 @@ def _too_many(run: Run, rank: int) -> Any:
 
 
 ladder.shows("too-many", _too_many)
-ladder.shows(
-    "does-not-fit", lambda run, rank: run.noted[rank]["sizes"] is not None and run.got(rank) is None
-)
+ladder.shows("does-not-fit", lambda run, rank: run.got(rank) == 0)
 ladder.demands("too-many", _too_many)
 ladder.demands(
     "unsorted",
@@ -328,6 +336,7 @@ def pieces(draw: random.Random) -> Iterator[Trial]:
         ("a limit below 1 MiB", [_MIB // 4] * 7, _MIB // 2),
         ("small layers first, large ones last", [1000, 2000, _MIB, 3 * _MIB], 2 * _MIB),
         ("layers of many sizes", mixed, 3 * _MIB),
+        ("layers just below 1 MiB", [1_000_000] * draw.randint(5, 9), 2_000_000),
         ("one layer", [4096], _MIB),
         ("layers of many sizes", [draw.randint(1, 2 * _MIB) for _ in range(20)], 4 * _MIB),
     ):
