@@ -168,6 +168,22 @@ def test_a_rank_that_only_launches_lets_the_others_end() -> None:
     torchrun(never_waited_for, nproc_per_node=2, backend="gloo", show=False, timeout=60)
 
 
+def other_sizes() -> None:
+    cuda = lockstep.cuda(virtual=True)
+    x = torch.ones(8, 64, device="cuda")
+    for rows in (8, 4 + 4 * dist.get_rank()):
+        dist.all_reduce(x[:rows])
+    cuda.synchronize()
+
+
+def test_a_rank_that_has_lost_another_one_says_so_once() -> None:
+    job = torchrun(
+        other_sizes, nproc_per_node=2, backend="gloo", show=False, may_fail=True, timeout=60
+    )
+    assert "The ranks disagree about all_reduce" in str(job)
+    assert "atexit" not in str(job)
+
+
 def futures() -> str:
     lockstep.cuda(virtual=True)
     handle = dist.all_reduce(torch.ones(3, device="cuda"), async_op=True)

@@ -514,8 +514,8 @@ options = on_ranks | {"timeout": 20, "may_fail": True}
 print(lockstep.torchrun(_on_rank, own_choice, (), True, **options))
 
 # %% [markdown] id="shapes-explained"
-# The line "The ranks disagree" has it: the third all-reduce is that of the replay, and rank 1 passed four rows where rank
-# 0 passed eight. gloo checks sizes, so one rank is ended; the other one only lost its connection.
+# The line "The ranks disagree" has it: the third all-reduce is that of the replay, and rank 1 passed four rows where
+# rank 0 passed eight. gloo checks sizes, so one rank is ended; the other one only lost its connection.
 #
 # **What changes under NCCL:** nobody compares sizes. What was recorded on two H200s, where rank 1 had captured half of
 # the elements, and where it replays 0.3 s late:
@@ -534,8 +534,8 @@ title = "Replays on two H200s; no error was raised"
 lockstep.table(title, columns, fates, stamp=recording.stamp)
 
 # %% [markdown] id="late-text"
-# In the first case all elements should be 2: the last ones were never added up. In the second, all is right: a rank
-# that is late makes the others wait, on the device. Rank 1 began its replay 0.3 s after rank 0. On rank 0 `replay()`
+# In the first case all elements should be 2: the last ones were never added up. In the second both ranks have the same:
+# a rank that is late makes the others wait, on the device. Rank 1 began its replay 0.3 s after rank 0. On rank 0 `replay()`
 # only launches, and `synchronize()` waits for the device.
 #
 # **Predict:** how many ms after the start of its replay does `synchronize()` return on rank 0?

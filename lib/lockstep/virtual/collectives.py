@@ -31,6 +31,7 @@ from __future__ import annotations
 import atexit
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -421,7 +422,8 @@ def play_at_exit(device: Device) -> None:
 
 def _play(device: Device) -> None:
     if dist.is_available() and dist.is_initialized() and not device.schedule.idle:
-        device.play()
+        with suppress(RuntimeError):  # where the other ranks are gone, nobody waits for it
+            device.play()
 
 
 def _is_group(value: Any) -> bool:
