@@ -14,6 +14,7 @@
 # - choose the sizes to capture, and say where DDP cuts a compiled model.
 #
 # Do labs 05 (compiled graphs), 06 (CUDA graphs) and 09 (tensor parallelism) first. No compiler is needed.
+# What a cold start costs, and where Inductor puts a collective's wait, is in the further notebook.
 #
 # The folded cell below defines `on_gpus(program, …)`: it runs `program(cuda, …)` on the ranks of this notebook, with one
 # GPU each, real or virtual (lab 06), and `cuda` has the names of `torch.cuda`. `microseconds(cuda, step)` times a step.
@@ -31,6 +32,9 @@ import torch.distributed as dist
 
 on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
 print(lockstep.virtual.MACHINES["H200"])
+
+# %% id="progress" tags=["unpublished"]
+lockstep.progress("11")
 
 # %% id="measuring" tags=["plumbing"]
 from dataclasses import dataclass
@@ -885,5 +889,354 @@ lockstep.claim(
 #
 # The second block of four has another graph than the first only because its input needs a gradient.
 
-# %% id="progress" tags=["unpublished"]
-lockstep.progress("11")
+# %% [markdown] id="further"
+# # 11 · Compiled graphs across ranks: going further
+#
+# Choose: each section stands on its own and says how long it takes. Run the cells above the first heading before it.
+
+# %% [markdown] id="recompiles-text"
+# ## One rank compiles, all wait
+#
+# About 10 minutes; a CPU is enough.
+#
+# A function is compiled for the shapes that it gets, and compiled again for others. In the cell below rank 1 gets nine rows
+# in its third step, and eight in the others; rank 0 always gets eight. All ranks add up one number in each step.
+#
+# **Predict:** in how many of its four steps does *rank 0* need more than 50 ms?
+
+# %% id="recompiles-prediction" tags=["prediction"]
+prediction = 2  # its own first step; the third, in which rank 1 compiles
+
+
+# %% id="recompiles"
+def four_steps(rows):
+    """Milliseconds of each step, and how many graphs this rank has."""
+    import time
+
+    from torch._dynamo.utils import counters
+
+    @torch.compile(backend="aot_eager", dynamic=False)
+    def step(x):
+        for _ in range(8):
+            x = torch.relu(x @ x.T @ x)
+        total = x.sum()
+        dist.all_reduce(total)
+        return total
+
+    took, device = [], lockstep.device()
+    for many in rows if dist.get_rank() == 1 else [8] * len(rows):
+        x = torch.ones(many, 16, device=device)
+        dist.barrier()
+        begin = time.perf_counter()
+        step(x).item()
+        took.append((time.perf_counter() - begin) * 1e3)
+    return took, counters["stats"]["unique_graphs"]
+
+
+# %% id="recompiles-run"
+recompiled_job = lockstep.torchrun(four_steps, [8, 8, 9, 8], **on_ranks)
+slow = [sum(one > 50 for one in took) for took, _ in recompiled_job.results]
+for rank, (_, graphs) in enumerate(recompiled_job.results):
+    print(f"rank {rank}: {graphs} graphs, {slow[rank]} steps over 50 ms")
+lockstep.compare(predicted=prediction, measured=slow[0])
+
+# %% id="recompiles-table" tags=["varies"]
+rows = []
+for rank, (took, _) in enumerate(recompiled_job.results):
+    rows.append([rank, *(f"{one:.0f}" for one in took)])
+columns = ["rank", *(f"step {at}, ms" for at in range(1, 5))]
+lockstep.table("Four steps", columns, rows, stamp=lockstep.live(recompiled_job))
+
+# %% [markdown] id="recompiles-explained"
+# Rank 0 compiled nothing in its third step. It waited in the all-reduce, and a profile of rank 0 alone would call that slow
+# communication. (`TORCH_LOGS=recompiles` says on the rank that compiles which guard failed.) The fourth step is quick: the
+# graph for eight rows is still there.
+
+# %% [markdown] id="order-text"
+# ## Where does the compiler put the wait?
+#
+# About 15 minutes; a CPU is enough, without a compiler: products are library calls.
+#
+# A collective in the graph is a start and a wait, so the work between them could hide it. In `step` the products
+# `x @ v @ v` need nothing of the all-reduce.
+#
+# ### Claim: "the compiler overlaps communication with computation"
+#
+# A common guess: it has the whole graph. **Guess** for Inductor as it is installed, without any switch: does a product stand
+# between the start and the wait?
+
+# %% id="order-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="order"
+def written(switches):
+    """Products, starts and waits in Inductor's code for `step`, in order."""
+    import re
+
+    import torch.distributed._functional_collectives as functional
+    from torch._inductor import config
+    from torch._inductor.utils import run_and_get_code
+
+    def step(x, w, v):
+        group = dist.group.WORLD
+        reduced = functional.all_reduce(x @ w, "sum", group)
+        return reduced @ (x @ v @ v)
+
+    device = lockstep.device()
+    x, w, v = (torch.randn(64, 64, device=device) for _ in range(3))
+    with config.patch(switches):
+        _, (code, *_) = run_and_get_code(torch.compile(step), x, w, v)
+    products = r"extern_kernels\.(mm)\("
+    collectives = r"_functional\.(all_reduce|wait)_\w*\.default\("
+    body = code.partition("def call")[2]
+    found = re.findall(f"{products}|{collectives}", body)
+    return [one or other for one, other in found]
+
+
+def between(names):
+    """How many products stand between the start and the wait."""
+    start, wait = names.index("all_reduce"), names.index("wait")
+    return names[start:wait].count("mm")
+
+
+# %% id="order-claim"
+ON = {"reorder_for_compute_comm_overlap": True}
+PASSES = {f"{name}_passes": ["sink_waits", "raise_comms"] for name in ON}
+WAYS = {"no switch": {}, "reorder": ON, "two passes": ON | PASSES}
+found = {}
+for how, switches in WAYS.items():
+    order_job = lockstep.torchrun(written, switches, **on_ranks)
+    found[how] = order_job[0]
+hidden = {how: between(names) for how, names in found.items()}
+columns = ["switches", "the code, in order", "products between"]
+rows = [[how, " ".join(found[how]), hidden[how]] for how in found]
+stamp = lockstep.live(order_job)
+display(lockstep.table("What Inductor writes", columns, rows, stamp=stamp))
+lockstep.claim(
+    "The compiler overlaps communication with computation.",
+    guess=guess,
+    verdict="holds" if hidden["no switch"] else "does not hold",
+    because=f"products between start and wait: {hidden['no switch']}; "
+    f"with two passes {hidden['two passes']}",
+    stamp=stamp,
+)
+
+# %% [markdown] id="order-explained"
+# Without a switch the wait follows its start at once, so that nothing is hidden. `reorder_for_compute_comm_overlap` is the
+# switch, and `…_passes` names what it does: `sink_waits` moves each wait down to where the result is needed, and
+# `raise_comms` moves each start up. These are internal names, which change from version to version: look at the code
+# that your version writes.
+
+# %% [markdown] id="reducer-text"
+# ## DDP and the compiler: three ways
+#
+# About 10 minutes; a CPU is enough.
+#
+# `torch._dynamo.config.optimize_ddp` says what Dynamo does with a model in DDP. `"ddp_optimizer"` cuts it at buckets, as in the
+# lab; `"no_optimization"` leaves it whole; `"python_reducer"` leaves it whole too, and puts the place of DDP's
+# reducer in C++ a hook of Python on each parameter, which could be compiled with the backward pass.
+#
+# **Predict:** the model has eight weights of 1 MiB, and `bucket_cap_mb=4`. How many all-reduces has a step with
+# `"python_reducer"`, where nothing compiles the backward pass?
+
+# %% id="reducer-prediction" tags=["prediction"]
+prediction = 8  # one for each parameter: buckets are the C++ reducer's
+
+
+# %% id="reducer"
+def third_step(optimizer):
+    """The number of graphs; the last step is behind the last barrier."""
+    torch._logging.set_logs(dynamo=40)
+    torch._dynamo.config.optimize_ddp = optimizer
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            linear = lambda: torch.nn.Linear(512, 512, bias=False)
+            self.layers = torch.nn.ModuleList(linear() for _ in range(8))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    graphs, device = [], lockstep.device()
+    in_ddp = torch.nn.parallel.DistributedDataParallel
+    model = in_ddp(Net().to(device), bucket_cap_mb=4)
+    compiled = torch.compile(model, backend=keep(graphs))
+    for _ in range(3):
+        dist.barrier()
+        compiled(torch.ones(2, 512, device=device)).sum().backward()
+    return len(graphs)
+
+
+# %% id="reducer-run"
+rows, reduces = [], {}
+for optimizer in ("ddp_optimizer", "no_optimization", "python_reducer"):
+    reducer_job = lockstep.torchrun(third_step, optimizer, **on_ranks)
+    calls = reducer_job.calls[0]
+    names = [call.operation for call in calls]
+    last = max(at for at, name in enumerate(names) if name == "barrier")
+    step = calls[last:]
+    sent = [c.bytes >> 20 for c in step if c.operation == "all_reduce"]
+    reduces[optimizer] = len(sent)
+    rows.append([optimizer, reducer_job[0], " ".join(map(str, sent))])
+columns = ["optimize_ddp", "graphs", "all-reduces of a step, MiB"]
+stamp = lockstep.live(reducer_job)
+display(lockstep.table("Eight layers of 1 MiB", columns, rows, stamp=stamp))
+lockstep.compare(predicted=prediction, measured=reduces["python_reducer"])
+
+# %% [markdown] id="reducer-explained"
+# All three compute the same. With one graph the buckets are as before, but in a compiled backward pass all gradients would come
+# at its end, and nothing would be hidden. Small all-reduces pay α each (lab 08).
+
+# %% [markdown] id="cold-text"
+# ## The cold start of many ranks
+#
+# About 15 minutes; needs a C++ compiler.
+#
+# Each rank traces and compiles by itself. Their caches are a folder (`TORCHINDUCTOR_CACHE_DIR`), which all ranks of a
+# machine share if nobody gives each its own.
+#
+# ### Claim: "N ranks compile N times"
+#
+# A common guess. In the cell below all ranks compile one kernel at the same time: first with one folder for all, then with
+# a folder for each. The runs of the C++ compiler are counted. **Guess** for the folder that they share.
+
+# %% id="cold-guess" tags=["guess"]
+guess = "does not hold"
+
+
+# %% id="cold"
+def first_call(parent, is_shared):
+    """How often all ranks together ran the C++ compiler for one function."""
+    import os
+    from pathlib import Path
+
+    from lockstep.course.compiled import compiler_runs, require
+    from lockstep.course.compiled.models import warm_up
+
+    require()
+    warm_up()
+    if not is_shared:
+        own = Path(parent, f"rank{dist.get_rank()}")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(own)
+    dist.barrier()
+    runs = compiler_runs(parent)
+    dist.barrier()
+    f = torch.compile(lambda x: torch.sin(x).softmax(-1))
+    f(torch.ones(8, 40))
+    dist.barrier()
+    return compiler_runs(parent) - runs
+
+
+# %% id="cold-claim"
+import tempfile
+from pathlib import Path
+
+from lockstep.course.compiled import counted
+from lockstep.course.compiled.compile_session import variables
+
+runs = {}
+for is_shared in (True, False):
+    with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as name:
+        folder = Path(name)
+        own = variables(folder / "all") | counted(folder)
+        options = on_ranks | {"env": own, "may_fail": True}
+        cold_job = lockstep.torchrun(first_call, folder, is_shared, **options)
+    runs[is_shared] = cold_job[0] if cold_job.ok else None
+if None in runs.values():  # where there is no compiler
+    said, verdict = "nothing was compiled here", "depends"
+else:
+    said = f"runs of the compiler on {NPROC} ranks: {runs[True]} with one "
+    said += f"folder, {runs[False]} with a folder each"
+    verdict = "holds" if runs[True] == runs[False] else "does not hold"
+lockstep.claim(
+    "N ranks compile N times.",
+    guess=guess,
+    verdict=verdict,
+    because=said,
+    stamp=lockstep.live(cold_job),
+)
+
+# %% [markdown] id="cold-explained"
+# Files in the folder are locked while somebody makes them: the other ranks wait, and find them there. Tracing, and what
+# Inductor does in Python, every rank does by itself all the same. On machines of a cluster the folder is shared only if it
+# lies on a file system that all see.
+
+# %% [markdown] id="export-text"
+# ## Exported for other ranks
+#
+# About 10 minutes; a CPU is enough.
+#
+# `torch.export` writes a graph into a file, which a server reads without the model's Python code. A functional collective is an
+# operation of that graph, and names its group: "0" is the default group.
+#
+# ### Claim: "an exported program runs on any number of ranks"
+#
+# A common guess. Rank 0 of two exports an all-reduce and an all-gather; both are then run on two ranks and on three. **Guess**.
+
+# %% id="export-guess" tags=["guess"]
+guess = "depends"
+
+
+# %% id="export"
+def export(folder):
+    import torch.distributed._functional_collectives as functional
+
+    class Sum(torch.nn.Module):
+        def forward(self, x):
+            return functional.all_reduce(x, "sum", dist.group.WORLD)
+
+    class All(torch.nn.Module):
+        def forward(self, x):
+            return functional.all_gather_tensor(x, 0, dist.group.WORLD)
+
+    if dist.get_rank() == 0:
+        x = torch.ones(4, device=lockstep.device())
+        for name, model in (("all-reduce", Sum()), ("all-gather", All())):
+            program = torch.export.export(model, (x,))
+            torch.export.save(program, f"{folder}/{name}.pt2")
+    dist.barrier()
+
+
+def run_exported(folder, name):
+    program = torch.export.load(f"{folder}/{name}.pt2").module()
+    return program(torch.ones(4, device=lockstep.device())).tolist()
+
+
+# %% id="export-claim"
+import tempfile
+
+ok, rows = {}, []
+on_two = on_ranks | {"nproc_per_node": 2}
+with tempfile.TemporaryDirectory() as folder:
+    lockstep.torchrun(export, folder, **on_two)
+    for name in ("all-reduce", "all-gather"):
+        for ranks in (2, 3):
+            options = on_two | {"nproc_per_node": ranks, "may_fail": True}
+            given = folder, name
+            export_job = lockstep.torchrun(run_exported, *given, **options)
+            right = [1.0] * 4 * ranks
+            if name == "all-reduce":
+                right = [float(ranks)] * 4
+            ok[name, ranks] = export_job.ok and export_job[0] == right
+            got = f"{len(export_job[0])} numbers" if export_job.ok else ""
+            said = got or export_job.failures[0].type_name
+            rows.append([name, ranks, said])
+columns = ["exported on 2 ranks", "run on", "rank 0 got"]
+stamp = lockstep.live(export_job)
+display(lockstep.table("Two programs in files", columns, rows, stamp=stamp))
+right = [f"{name} on {ranks}" for (name, ranks), one in ok.items() if one]
+lockstep.claim(
+    "An exported program runs on any number of ranks.",
+    guess=guess,
+    verdict="holds" if all(ok.values()) else "depends",
+    because="right: " + "; ".join(right),
+    stamp=stamp,
+)
+
+# %% [markdown] id="export-explained"
+# The sum does not depend on the number of ranks, so its graph runs on three. The result of an all-gather has the ranks in its
+# shape, and the exported graph has that shape as a number.
