@@ -247,12 +247,12 @@ def scaled(x):
 lockstep.check("scaled", scaled)
 
 # %% [markdown] id="global-text"
-# ### Claim: "the compiler makes one graph for all ranks"
+# ### Claim: "each rank compiles a graph of its own"
 #
-# A common guess. In the cell below rank 0 alone takes a branch. **Guess** whether all ranks have the same graph.
+# A common guess. In the cell below rank 0 alone takes a branch. **Guess** whether the ranks' graphs differ.
 
 # %% id="global-guess" tags=["guess"]
-guess = "does not hold"
+guess = "holds"
 
 
 # %% id="global-claim"
@@ -275,9 +275,9 @@ for rank, (calls,) in enumerate(job.results):
     print(f"rank {rank}:", *calls)
 same = all(one == job[0] for one in job.results)
 lockstep.claim(
-    "The compiler makes one graph for all ranks.",
+    "Each rank compiles a graph of its own.",
     guess=guess,
-    verdict="holds" if same else "does not hold",
+    verdict="does not hold" if same else "holds",
     because=f"rank 0's has {len(job[0][0])} calls, rank 1's {len(job[1][0])}",
     stamp=lockstep.live(job),
 )
@@ -558,13 +558,13 @@ lockstep.compare(prediction, measured=at["synchronised"] - begin, unit="ms")
 # %% [markdown] id="apart-text"
 # So a late rank shows where the host next waits for the device, which may be many lines later.
 #
-# ### Claim: "ranks have to capture at the same time"
+# ### Claim: "captures need no agreement between ranks"
 #
 # A common guess. In the cell below the ranks capture one after the other, with a barrier in between. **Guess** whether
-# that hangs, or gives a wrong result.
+# the replays then give the right result.
 
 # %% id="apart-guess" tags=["guess"]
-guess = "does not hold"
+guess = "holds"
 
 
 # %% id="apart-claim"
@@ -586,9 +586,9 @@ def one_by_one(cuda):
 
 seen = on_gpus(one_by_one)
 lockstep.claim(
-    "Ranks have to capture at the same time.",
+    "Captures need no agreement between ranks.",
     guess=guess,
-    verdict="does not hold" if seen.results[0] == NPROC**2 else "holds",
+    verdict="holds" if seen.results[0] == NPROC**2 else "does not hold",
     because=f"x is {seen.results[0]:g}; {NPROC**2} is right",
     stamp=seen.stamp,
 )
@@ -817,20 +817,21 @@ for cap in (1, 2):
     print(f"{cap} MiB: yours {yours}, Dynamo's {by_dynamo}")
 
 # %% [markdown] id="inside-text"
-# ### Claim: "a compiled model in DDP has its all-reduces in the graph"
+# ### Claim: "the all-reduces of a compiled model in DDP stay outside of its graphs"
 #
-# A common guess: compute and communication are one plan. **Guess**, for the three pieces of the prediction above.
+# A common guess; others say that computation and communication become one plan. **Guess**, for the three pieces of the
+# prediction above.
 
 # %% id="inside-guess" tags=["guess"]
-guess = "does not hold"
+guess = "holds"
 
 # %% id="inside-claim"
 names = [str(name) for piece in cut_job[0] for name in piece]
 reduces = sum("reduce" in name for name in names)
 lockstep.claim(
-    "A compiled model in DDP has its all-reduces in the graph.",
+    "The all-reduces of a compiled model in DDP stay outside of its graphs.",
     guess=guess,
-    verdict="holds" if reduces else "does not hold",
+    verdict="does not hold" if reduces else "holds",
     because=f"of {len(names)} calls in the pieces {reduces} reduce something",
     stamp=lockstep.live(cut_job),
 )
@@ -955,7 +956,7 @@ lockstep.table("Four steps", columns, rows, stamp=lockstep.live(recompiled_job))
 # %% [markdown] id="order-text"
 # ## Where does the compiler put the wait?
 #
-# About 15 minutes; a CPU is enough, without a compiler: products are library calls.
+# About 10 minutes; a CPU is enough, without a compiler: products are library calls.
 #
 # A collective in the graph is a start and a wait, so the work between them could hide it. In `step` the products
 # `x @ v @ v` need nothing of the all-reduce.
@@ -1094,18 +1095,18 @@ lockstep.compare(predicted=prediction, measured=reduces["python_reducer"])
 # %% [markdown] id="cold-text"
 # ## The cold start of many ranks
 #
-# About 15 minutes; needs a C++ compiler.
+# About 10 minutes; needs a C++ compiler.
 #
 # Each rank traces and compiles by itself. Their caches are a folder (`TORCHINDUCTOR_CACHE_DIR`), which all ranks of a
 # machine share if nobody gives each its own.
 #
-# ### Claim: "N ranks compile N times"
+# ### Claim: "with one cache, N ranks compile once"
 #
 # A common guess. In the cell below all ranks compile one kernel at the same time: first with one folder for all, then with
 # a folder for each. The runs of the C++ compiler are counted. **Guess** for the folder that they share.
 
 # %% id="cold-guess" tags=["guess"]
-guess = "does not hold"
+guess = "holds"
 
 
 # %% id="cold"
@@ -1151,9 +1152,9 @@ if None in runs.values():  # where there is no compiler
 else:
     said = f"runs of the compiler on {NPROC} ranks: {runs[True]} with one "
     said += f"folder, {runs[False]} with a folder each"
-    verdict = "holds" if runs[True] == runs[False] else "does not hold"
+    verdict = "holds" if runs[True] == 1 else "does not hold"
 lockstep.claim(
-    "N ranks compile N times.",
+    "With one cache, N ranks compile once.",
     guess=guess,
     verdict=verdict,
     because=said,

@@ -151,6 +151,12 @@ def _in_order(run: Run, rank: int) -> Any:
     return order != sorted(order, reverse=True) and {"order": ", ".join(map(str, order))}
 
 
+def _left_out(run: Run, rank: int) -> Any:
+    """The sizes for which nothing was captured."""
+    missing = set(run.trial.given[rank][0]) - set(run.noted[rank]["captured"])
+    return bool(missing) and {"missing": ", ".join(map(str, sorted(missing)))}
+
+
 def _failed(*words: str) -> Any:
     return lambda run, rank: any(
         word in one.message for one in run.job.failures for word in words
@@ -172,6 +178,7 @@ capture_sizes.demands(
 capture_sizes.demands(
     "several-pools", lambda run, rank: run.noted[rank]["pools"] != 1 and run.noted[rank]
 )
+capture_sizes.demands("not-all-sizes", _left_out)
 capture_sizes.demands("smallest-first", _in_order)
 
 
