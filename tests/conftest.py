@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.args_source is not config.ArgsSource.ARGS:
         items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
-    for item in items:
+    for item in items if config.pluginmanager.has_plugin("xdist") else ():
         if item.path.stem not in APART:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
