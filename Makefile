@@ -39,7 +39,7 @@ labs: setup  ## copy the labs to my-lockstep/ once (DIR=...: elsewhere), and ope
 # start themselves.
 test: lint  ## check style and types, then run every test but the long ones
 	$(BIN)/python tests/browser.py
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
 # No test runs after 80 s: what the last ones used has to end, too.
 check: tools  ## check style and types, then run the tests that your change touches, for 90 s at most

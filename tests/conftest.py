@@ -1,9 +1,12 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from kernel import Kernel, Reply
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # These take minutes. Begun last, one worker would be at them when others have nothing to do. Files
 # that are named on the command line are tested in that order.
@@ -29,9 +32,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.args_source is not config.ArgsSource.ARGS:
         items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
-    for item in items if config.pluginmanager.has_plugin("xdist") else ():
-        if item.path.stem not in APART:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+class ByFile(LoadScopeScheduling):
+    """Deals out whole files; of those in APART, tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return nodeid if Path(path).stem in APART else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -177,7 +177,7 @@ def main(root: Path, until: float, workers: int) -> int:
         print(f"  {one}" + (f", {distance} imports away" if distance > 1 else ""), flush=True)
     first, later = [*wanted][:MOST_FILES], [*wanted][MOST_FILES:]
     os.environ["CHECK_UNTIL"] = str(until)
-    in_order = ["--dist", "loadfile", "--no-loadscope-reorder", "-n", str(workers)]
+    in_order = ["--no-loadscope-reorder", "-n", str(workers)]
     options = ["-q", "-r", "fE", "-p", "time_over", *in_order]
     status = pytest.main([*options, *first]) if first else 0
     print(f"touched, but left to make test as others are nearer: {', '.join(later) or 'none'}")
