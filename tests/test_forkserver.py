@@ -47,7 +47,8 @@ def apart(own):
     known = {own.process.pid, own.warm_parent.pid}
     gone = [p for p in own.processes() if p.pid not in known]
     psutil.wait_procs(gone, timeout=5)
-    assert [p for p in gone if runs(p)] == []
+    # Who forks and ends again and again is another process at each look, and may pass by one.
+    assert [p for _ in range(5) for p in own.processes() if p.pid not in known and runs(p)] == []
     assert [f for f in own.files() if "lockstep" in f] == []
 
 
@@ -152,7 +153,7 @@ def test_a_rank_of_another_user_is_named_and_left(tmp_path):
 CHAIN = """\
 import subprocess
 links = "import os\\nos.setsid()\\nwhile True:\\n    if os.fork(): os._exit(0)\\n    os.setsid()"
-subprocess.Popen([sys.executable, "-S", "-E", "-c", links])
+subprocess.run([sys.executable, "-S", "-E", "-c", links])  # over when the chain has begun
 def fork_on():
     for _ in range(10_000):
         os.setsid()

@@ -38,6 +38,7 @@ PATIENCE = 15.0
 _PATIENCE_AT_FIRST = 300.0  # it imports torch, which takes long from a cold or a distant disk
 _PATIENCE_WHEN_STOPPED = 1.0
 TICK = 0.1
+_LOOKS = 3  # at all processes, in a row, that find none of a job
 _MOST_WORDS = 4000  # bytes
 # Unix sockets take 107 bytes, and multiprocessing adds its own to the folder of a job.
 _LONGEST_BASE = 107 - len(f"/{FOLDER}12345678/listener-12345678")
@@ -410,17 +411,23 @@ class Engine:
         return [*([why] if why else []), *self._kill_all()]
 
     def _kill_all(self) -> list[str]:
-        """Find what is left of the job without a forkserver, and end it."""
+        """Find what is left of the job without a forkserver, and end it.
+
+        A chain of forks can pass by a look at all processes, so several must find nobody.
+        """
         reaper = processes.Reaper(self.job, self._pids)
         until = time.monotonic() + LAST_MOMENT
-        while alive := reaper.kill_once(processes.everybody(), own=False):
-            if time.monotonic() > until:
+        found_nobody = 0
+        while found_nobody < _LOOKS:
+            alive = reaper.kill_once(processes.everybody(), own=False)
+            if alive and time.monotonic() > until:
                 index = {pid: at for at, pid in enumerate(self._pids)}
                 return [
                     self._sentence(index.get(pid, -1), pid, processes.why_alive(pid))
                     for pid in sorted(alive)
                 ]
-            time.sleep(TICK / 5)
+            found_nobody = 0 if alive else found_nobody + 1
+            time.sleep(TICK / 5 if alive else 0)
         return []
 
     def _sentence(self, index: int, pid: int, why: str) -> str:

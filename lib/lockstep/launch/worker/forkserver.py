@@ -298,9 +298,9 @@ class _Forkserver:
         # What nobody else can own goes, too; ranks in reserve have started nobody.
         last = all(other is job or other.unused_until is not None for other in self._jobs)
         alive = job.reaper.kill_once(orphans - job.running.keys(), own=True, all_belong=last)
-        self._reap()
-        # What a rank leaves behind becomes our child when it ends, so look once more after that.
-        if not (alive or job.running or were_running):
+        # What a rank leaves behind becomes our child when it ends, so look once more after that; and
+        # after any other end, as a chain of forks passes by all looks and leaves dead links alone.
+        if not (self._reap() or alive or job.running or were_running):
             self._bury(job, set())
         elif now > job.until:
             self._bury(job, alive | job.running.keys())
@@ -319,13 +319,17 @@ class _Forkserver:
         job.channel.close()
         os.close(job.claim)
 
-    def _reap(self, _: Any = None) -> None:
+    def _reap(self, _: Any = None) -> int:
+        """Take leave of the children that have ended; returns how many there were."""
+        count = 0
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake, 4096):
                 pass
         with contextlib.suppress(ChildProcessError):
             while (ended := self._next_dead()) is not None:
                 self._ended(*ended)
+                count += 1
+        return count
 
     def _next_dead(self) -> tuple[int, int, Any] | None:
         ended = os.wait4(-1, os.WNOHANG)
