@@ -298,8 +298,8 @@ class _Forkserver:
         # What nobody else can own goes, too; ranks in reserve have started nobody.
         last = all(other is job or other.unused_until is not None for other in self._jobs)
         alive = job.reaper.kill_once(orphans - job.running.keys(), own=True, all_belong=last)
-        # What a rank leaves behind becomes our child when it ends, so look once more after that; and
-        # after any other end, as a chain of forks passes by all looks and leaves dead links alone.
+        # What a rank leaves behind becomes our child when it ends, so look once more after that;
+        # and after any other end, as a chain of forks passes by a look and leaves dead links.
         if not (self._reap() or alive or job.running or were_running):
             self._bury(job, set())
         elif now > job.until:
