@@ -1,0 +1,333 @@
+"""What a training step keeps on a GPU, what the allocator's settings change, and what copies take.
+
+Ten transformers after two steps of AdamW, by what holds the bytes; one of them recomputed in
+several ways; a sequence of sizes under the allocator's settings; copies beside products; and small
+all-reduces over symmetric memory beside NCCL's.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from lockstep.base.machine import Machine
+from lockstep.launch import torchrun
+from torch import nn
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.utils import checkpoint
+
+from .experiment import Experiment, Result, device_name
+
+LIMIT = 100.0  # seconds for each job
+MB = 1 << 20
+
+
+class Config(NamedTuple):
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    batch: int
+    length: int
+    dtype: str = "bfloat16"
+
+
+CONFIGS = (
+    Config(4, 512, 8, 8192, 4, 512),
+    Config(12, 768, 12, 50304, 8, 1024),
+    Config(12, 768, 12, 50304, 2, 1024, "float32"),
+    Config(24, 1024, 16, 50304, 8, 1024),
+    Config(24, 1024, 16, 1000, 8, 1024),
+    Config(36, 1280, 20, 50304, 4, 1024),
+    Config(8, 4096, 32, 32000, 2, 2048),
+    Config(2, 8192, 64, 32000, 1, 4096),
+    Config(16, 1536, 12, 32000, 3, 777),
+    Config(6, 1024, 8, 100_000, 16, 256, "float32"),
+)
+RECOMPUTED = CONFIGS[3]
+KEPT_OPERATORS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+
+
+class Block(nn.Module):
+    """Attention and an MLP of four times the width, each behind a norm and beside the residual."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x_btD: torch.Tensor) -> torch.Tensor:
+        b, t, D = x_btD.shape
+        parts = self.qkv(self.first(x_btD)).view(b, t, 3, self.heads, D // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        seen = scaled_dot_product_attention(q, k, v, is_causal=True)
+        x_btD = x_btD + self.out(seen.transpose(1, 2).reshape(b, t, D))
+        return x_btD + self.down(gelu(self.up(self.second(x_btD))))
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocabulary, config.width)
+        self.blocks = nn.ModuleList(Block(config.width, config.heads) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=False)
+
+    def forward(self, ids_bt: torch.Tensor, recompute: str) -> torch.Tensor:
+        x = self.embedding(ids_bt)
+        for at, block in enumerate(self.blocks):
+            if recompute == "all" or (recompute == "every second" and at % 2 == 0):
+                x = checkpoint.checkpoint(block, x, use_reentrant=False)
+            elif recompute == "all but products":
+                keep = partial(
+                    checkpoint.create_selective_checkpoint_contexts, list(KEPT_OPERATORS)
+                )
+                x = checkpoint.checkpoint(block, x, use_reentrant=False, context_fn=keep)
+            else:
+                x = block(x)
+        return self.head(self.norm(x))
+
+
+def training(config: Config, recompute: str = "none", steps: int = 2) -> dict[str, Any]:
+    """Bytes of what a step keeps, and its peaks; with more steps, its time too."""
+    torch.manual_seed(0)
+    dtype = getattr(torch, config.dtype)
+    model = Transformer(config).to("cuda", dtype)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    ids = torch.randint(config.vocabulary, (config.batch, config.length), device="cuda")
+    base = torch.cuda.memory_allocated()
+    found: dict[str, Any] = {**config._asdict(), "recompute": recompute, "weights": base}
+    marks, seconds = [], []
+    for _ in range(steps):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        loss = cross_entropy(model(ids, recompute).flatten(0, 1), ids.flatten())
+        after_forward = torch.cuda.memory_allocated()
+        loss.backward()
+        del loss
+        peak_backward = torch.cuda.max_memory_allocated()
+        after_backward = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        optimizer.step()
+        peak_optimizer = torch.cuda.max_memory_allocated()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+        marks.append(
+            {
+                "after forward": after_forward,
+                "peak until the backward's end": peak_backward,
+                "after backward": after_backward,
+                "peak of the optimizer": peak_optimizer,
+                "after the step": torch.cuda.memory_allocated(),
+                "reserved": torch.cuda.memory_reserved(),
+            }
+        )
+    found["parameters"] = sum(one.numel() for one in model.parameters())
+    found["steps"], found["seconds"] = marks[:2], statistics.median(seconds[1:])
+    return found
+
+
+def alone(config: Config, recompute: str = "none", steps: int = 2) -> dict[str, Any]:
+    """The same, with nothing before it in the allocator."""
+    torch.cuda.empty_cache()
+    return training(config, recompute, steps)
+
+
+def models() -> list[dict[str, Any]]:
+    return [alone(config) for config in CONFIGS]
+
+
+def recomputing() -> list[dict[str, Any]]:
+    return [
+        alone(RECOMPUTED, how, steps=8)
+        for how in ("none", "every second", "all but products", "all")
+    ]
+
+
+SETTINGS = (
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "roundup_power2_divisions:4",
+    "garbage_collection_threshold:0.6",
+)
+
+
+def growing() -> Iterator[int]:
+    """Bytes, one after the other: as of a cache of keys that grows with each token, by 3 %."""
+    size = 64 * MB
+    while size < 2048 * MB:
+        yield size
+        size = int(size * 1.03) // 512 * 512
+
+
+def mixed() -> Iterator[int]:
+    """Bytes, one after the other: as of experts that get a different share at each step."""
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(400):
+        yield 512 * int(torch.randint(2000, 200_000, (), generator=draw))
+
+
+def sequence(setting: str, sizes: Callable[[], Iterator[int]], alive: int) -> dict[str, Any]:
+    """Bytes reserved and allocated at most where the last `alive` tensors live, and the seconds."""
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = setting
+    torch.cuda.init()
+    limit = 12 << 30
+    whole = torch.cuda.mem_get_info()[1]
+    torch.cuda.set_per_process_memory_fraction(limit / whole)
+    kept: list[torch.Tensor] = []
+    failed = ""
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    done = 0
+    try:
+        for size in sizes():
+            kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            del kept[:-alive]
+            done += 1
+    except torch.OutOfMemoryError as error:
+        failed = str(error).split(". ")[0]
+    torch.cuda.synchronize()
+    stats = torch.cuda.memory_stats()
+    return {
+        "setting": setting or "default",
+        "sizes": sizes.__name__,
+        "done": done,
+        "seconds": time.perf_counter() - began,
+        "allocated": torch.cuda.max_memory_allocated(),
+        "reserved": torch.cuda.max_memory_reserved(),
+        "retries": stats["num_alloc_retries"],
+        "cudaMalloc": stats.get("num_device_alloc", -1),
+        "failed": failed,
+    }
+
+
+def copies() -> list[dict[str, Any]]:
+    """Seconds of copies to the GPU, pinned or not, alone and beside products of another stream."""
+    rows = []
+    a = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    side = torch.cuda.Stream()
+
+    def products() -> None:
+        for _ in range(20):
+            a @ a
+
+    def timed(*calls: Callable[[], object]) -> float:
+        took = []
+        for _ in range(4):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for call in calls:
+                call()
+            torch.cuda.synchronize()
+            took.append(time.perf_counter() - began)
+        return statistics.median(took[1:])
+
+    def copy(there: torch.Tensor, host: torch.Tensor) -> None:
+        with torch.cuda.stream(side):
+            there.copy_(host, non_blocking=True)
+
+    for size in (MB // 16, MB, 16 * MB, 256 * MB, 1024 * MB):
+        for pinned in (False, True):
+            host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+            host.fill_(1)
+            there = torch.empty(size, dtype=torch.uint8, device="cuda")
+            to_gpu, back = partial(copy, there, host), partial(copy, host, there)
+            rows.append(
+                {
+                    "bytes": size,
+                    "pinned": pinned,
+                    "to the GPU": timed(to_gpu),
+                    "from the GPU": timed(back),
+                    "products": timed(products),
+                    "both": timed(products, to_gpu),
+                    "both, the copy first": timed(to_gpu, products),
+                }
+            )
+    return rows
+
+
+def small_sums() -> list[dict[str, Any]]:
+    """Seconds of small all-reduces: NCCL's, and in one step over symmetric memory; medians."""
+    import torch.distributed._symmetric_memory as symmetric
+
+    group = dist.group.WORLD
+    assert group is not None
+    rows = []
+    for size in (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, MB):
+        shared = symmetric.empty(size // 2, dtype=torch.bfloat16, device=torch.device("cuda"))
+        symmetric.rendezvous(shared, group.group_name)
+        shared.fill_(dist.get_rank() + 1)
+        one_shot = partial(torch.ops.symm_mem.one_shot_all_reduce, shared, "sum", group.group_name)
+        own = torch.ones(size // 2, dtype=torch.bfloat16, device="cuda")
+        right = one_shot()[0].item() == sum(range(1, dist.get_world_size() + 1))
+        row: dict[str, Any] = {"bytes": size, "right": right}
+        calls: dict[str, Callable[[], object]] = {
+            "nccl": partial(dist.all_reduce, own),
+            "one shot": one_shot,
+        }
+        for name, call in calls.items():
+            graph = torch.cuda.CUDAGraph()
+            call()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                for _ in range(50):
+                    call()
+            took = []
+            for _ in range(9):
+                torch.cuda.synchronize()
+                dist.barrier()
+                began = time.perf_counter()
+                graph.replay()
+                torch.cuda.synchronize()
+                took.append((time.perf_counter() - began) / 50)
+            graph.reset()
+            row[name] = statistics.median(took)
+        rows.append(row)
+    return rows
+
+
+def _job(function: Callable[..., Any], *given: Any, n: int = 1) -> Any:
+    """What rank 0 returns, or what the report says of a job that failed."""
+    named: dict[str, Any] = {"nproc_per_node": n, "backend": "nccl", "show": False}
+    job = torchrun(function, *given, **named, timeout=LIMIT, may_fail=True)
+    return job.results[0] if job.ok else str(job.report)[:1500]
+
+
+def run(machine: Machine, nproc: int) -> Iterator[Result]:
+    name = device_name(machine)
+    content = {"models": _job(models), "recomputing": _job(recomputing), "copies": _job(copies)}
+    content["sequences"] = [
+        _job(sequence, setting, sizes, alive)
+        for sizes, alive in ((growing, 2), (mixed, 60))
+        for setting in SETTINGS
+    ]
+    yield Result(f"memory/{name}.json", "what training keeps, settings, copies", content)
+    if nproc > 1:
+        sums = {"world_size": nproc, "sums": _job(small_sums, n=nproc)}
+        what = f"small all-reduces on {nproc} ranks: NCCL and symmetric memory"
+        yield Result(f"memory/symmetric-{name}-x{nproc}.json", what, sums)
+
+
+EXPERIMENT = Experiment(
+    "memory",
+    "what training keeps on a GPU, the allocator's settings, copies, symmetric memory",
+    minutes=3,
+    run=run,
+    writes={
+        "memory/[!s]*.json": ("models", "recomputing", "copies", "sequences"),
+        "memory/symmetric-*.json": ("world_size", "sums"),
+    },
+)
