@@ -1,17 +1,22 @@
 """What a training step keeps on a GPU, what the allocator's settings change, and what copies take.
 
-Ten transformers after two steps of AdamW, by what holds the bytes; one of them recomputed in
-several ways; a sequence of sizes under the allocator's settings; copies beside products; and small
-all-reduces over symmetric memory beside NCCL's.
+Ten transformers after two steps of AdamW, by what holds the bytes, and PyTorch's own snapshot of
+one; one of them recomputed in several ways, or with what it saves on the host; a sequence of sizes
+under the allocator's settings; steps of many lengths with little memory to spare; copies beside
+products, weights that are fetched one ahead; and small all-reduces over symmetric memory beside
+NCCL's.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +29,9 @@ from torch.utils import checkpoint
 
 from .experiment import Experiment, Result, device_name
 
-LIMIT = 100.0  # seconds for each job
+LIMIT = 60.0  # seconds for each job
 MB = 1 << 20
+WHAT = "what training keeps and recomputing saves, settings of the allocator, copies, fetching"
 
 
 class Config(NamedTuple):
@@ -112,7 +118,10 @@ def training(config: Config, recompute: str = "none", steps: int = 2) -> dict[st
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
-        loss = cross_entropy(model(ids, recompute).flatten(0, 1), ids.flatten())
+        on_host = recompute == "saved on the host"
+        saved = torch.autograd.graph.save_on_cpu(pin_memory=True) if on_host else nullcontext()
+        with saved:
+            loss = cross_entropy(model(ids, recompute).flatten(0, 1), ids.flatten())
         after_forward = torch.cuda.memory_allocated()
         loss.backward()
         del loss
@@ -152,9 +161,90 @@ def models() -> list[dict[str, Any]]:
 def recomputing() -> list[dict[str, Any]]:
     return [
         alone(RECOMPUTED, how, steps=8)
-        for how in ("none", "every second", "all but products", "all")
+        for how in ("none", "every second", "all but products", "all", "saved on the host")
     ]
 
+
+def snapshot() -> dict[str, Any]:
+    """What PyTorch's own recording of memory says of two steps of the smallest model."""
+    torch.cuda.memory._record_memory_history(max_entries=100_000, stacks="python")
+    training(CONFIGS[0])
+    found: dict[str, Any] = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(enabled=None)
+    return found
+
+
+LENGTHS = (1024, 611, 893, 402, 1000, 755, 533, 948)
+
+
+def lengths(spare: float | None, setting: str = "", trace: bool = False) -> dict[str, Any]:
+    """Steps of a model on batches of many lengths, with little memory beside what they need.
+
+    spare: what may be reserved beyond the most that is allocated, as a part of it; None: all.
+    """
+    if setting:
+        torch.cuda.memory._set_allocator_settings(setting)
+    config = Config(12, 1024, 16, 16_384, 8, 1024)
+    torch.manual_seed(0)
+    model = Transformer(config).to("cuda", torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+
+    def step(length: int) -> None:
+        ids = torch.randint(config.vocabulary, (config.batch, length), device="cuda")
+        cross_entropy(model(ids, "none").flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for length in (1024, 1024):
+        step(length)
+    needed = torch.cuda.max_memory_allocated()
+    torch.cuda.empty_cache()
+    if spare is not None:
+        whole = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(needed * (1 + spare) / whole)
+    for length in LENGTHS:
+        step(length)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_stats()
+    began = time.perf_counter()
+    for length in LENGTHS:
+        step(length)
+    torch.cuda.synchronize()
+    took = time.perf_counter() - began
+    after = torch.cuda.memory_stats()
+    found: dict[str, Any] = {
+        "spare": spare,
+        "setting": setting or "default",
+        "needed": needed,
+        "reserved": torch.cuda.max_memory_reserved(),
+        "seconds a step": took / len(LENGTHS),
+        **{
+            name: after[name] - before[name]
+            for name in ("num_alloc_retries", "num_device_alloc", "num_device_free")
+        },
+    }
+    if trace:
+        schedule = torch.profiler.schedule(wait=0, warmup=2, active=4)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "trace.json")
+            with torch.profiler.profile(
+                schedule=schedule, on_trace_ready=lambda it: it.export_chrome_trace(str(file))
+            ) as profiler:
+                for length in LENGTHS[:6]:
+                    step(length)
+                    profiler.step()
+            found["trace"] = json.loads(file.read_bytes())
+    return found
+
+
+SPARED: tuple[tuple[float | None, str], ...] = (
+    (None, ""),
+    (0.25, ""),
+    (0.1, ""),
+    (0.05, ""),
+    (0.05, "expandable_segments:True"),
+    (0.05, "roundup_power2_divisions:8"),
+)
 
 SETTINGS = (
     "",
@@ -182,8 +272,9 @@ def mixed() -> Iterator[int]:
 
 def sequence(setting: str, sizes: Callable[[], Iterator[int]], alive: int) -> dict[str, Any]:
     """Bytes reserved and allocated at most where the last `alive` tensors live, and the seconds."""
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = setting
     torch.cuda.init()
+    if setting:
+        torch.cuda.memory._set_allocator_settings(setting)
     limit = 12 << 30
     whole = torch.cuda.mem_get_info()[1]
     torch.cuda.set_per_process_memory_fraction(limit / whole)
@@ -209,7 +300,7 @@ def sequence(setting: str, sizes: Callable[[], Iterator[int]], alive: int) -> di
         "allocated": torch.cuda.max_memory_allocated(),
         "reserved": torch.cuda.max_memory_reserved(),
         "retries": stats["num_alloc_retries"],
-        "cudaMalloc": stats.get("num_device_alloc", -1),
+        "num_device_alloc": stats["num_device_alloc"],
         "failed": failed,
     }
 
@@ -259,6 +350,115 @@ def copies() -> list[dict[str, Any]]:
     return rows
 
 
+FETCHED, SIDE = 12, 8192  # products with weights of SIDE x SIDE that lie in pinned memory
+
+
+def prefetching() -> list[dict[str, Any]]:
+    """Seconds of products by rows: with weights there, fetched when needed, and one ahead."""
+    on_host = [torch.empty(SIDE, SIDE, dtype=torch.bfloat16, pin_memory=True) for _ in range(2)]
+    weights = [torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+    for host, one in zip(on_host, weights, strict=True):
+        host.copy_(one / SIDE)
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    fetched, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
+
+    def resident(x: torch.Tensor) -> None:
+        for at in range(FETCHED):
+            x = x @ weights[at % 2]
+
+    def on_demand(x: torch.Tensor) -> None:
+        for at in range(FETCHED):
+            weights[at % 2].copy_(on_host[at % 2], non_blocking=True)
+            x = x @ weights[at % 2]
+
+    def fetch(at: int) -> None:
+        with torch.cuda.stream(side):
+            if at >= 2:
+                side.wait_event(used[at % 2])
+            weights[at % 2].copy_(on_host[at % 2], non_blocking=True)
+            fetched[at % 2].record(side)
+
+    def ahead(x: torch.Tensor) -> None:
+        side.wait_stream(main)
+        fetch(0)
+        for at in range(FETCHED):
+            if at + 1 < FETCHED:
+                fetch(at + 1)
+            main.wait_event(fetched[at % 2])
+            x = x @ weights[at % 2]
+            used[at % 2].record(main)
+
+    def copies_alone(x: torch.Tensor) -> None:
+        for at in range(FETCHED):
+            weights[at % 2].copy_(on_host[at % 2], non_blocking=True)
+
+    found = []
+    for rows in (1024, 4096, 8192, 12_288, 16_384, 32_768):
+        x = torch.randn(rows, SIDE, dtype=torch.bfloat16, device="cuda")
+        row: dict[str, Any] = {"rows": rows}
+        for call in (resident, copies_alone, on_demand, ahead):
+            took = []
+            for _ in range(6):
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+                call(x)
+                torch.cuda.synchronize()
+                took.append(time.perf_counter() - began)
+            row[call.__name__] = statistics.median(took[1:])
+        found.append(row)
+    return found
+
+
+def sharded(on_host: bool) -> dict[str, Any]:
+    """A step of FSDP2 on one rank, with the parameters on the GPU or on the host."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+    torch.manual_seed(0)
+    policy = CPUOffloadPolicy() if on_host else OffloadPolicy()
+    model = Transformer(RECOMPUTED).to(dtype=torch.bfloat16)
+    for block in model.blocks:
+        fully_shard(block, offload_policy=policy)
+    fully_shard(model, offload_policy=policy)
+    model.to("cpu" if on_host else "cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    ids = torch.randint(RECOMPUTED.vocabulary, (RECOMPUTED.batch, 1024), device="cuda")
+    seconds = []
+    for _ in range(4):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        cross_entropy(model(ids, "none").flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return {
+        "parameters": "on the host" if on_host else "on the GPU",
+        "seconds": statistics.median(seconds[1:]),
+        "peak": torch.cuda.max_memory_allocated(),
+    }
+
+
+def peers() -> list[dict[str, Any]]:
+    """Seconds of copies from one GPU to another, which this process sees both."""
+    found = []
+    for size in (MB // 256, MB // 16, MB, 16 * MB, 256 * MB, 1024 * MB):
+        here = torch.ones(size, dtype=torch.uint8, device="cuda:0")
+        there = torch.empty(size, dtype=torch.uint8, device="cuda:1")
+        took = []
+        for _ in range(10):
+            torch.cuda.synchronize(0)
+            torch.cuda.synchronize(1)
+            began = time.perf_counter()
+            there.copy_(here, non_blocking=True)
+            torch.cuda.synchronize(0)
+            torch.cuda.synchronize(1)
+            took.append(time.perf_counter() - began)
+        can = torch.cuda.can_device_access_peer(0, 1)
+        found.append({"bytes": size, "peer access": can, "seconds": statistics.median(took[1:])})
+    return found
+
+
 def small_sums() -> list[dict[str, Any]]:
     """Seconds of small all-reduces: NCCL's, and in one step over symmetric memory; medians."""
     import torch.distributed._symmetric_memory as symmetric
@@ -299,25 +499,41 @@ def small_sums() -> list[dict[str, Any]]:
     return rows
 
 
-def _job(function: Callable[..., Any], *given: Any, n: int = 1) -> Any:
+def _job(function: Callable[..., Any], *given: Any, n: int = 1, **more: Any) -> Any:
     """What rank 0 returns, or what the report says of a job that failed."""
     named: dict[str, Any] = {"nproc_per_node": n, "backend": "nccl", "show": False}
-    job = torchrun(function, *given, **named, timeout=LIMIT, may_fail=True)
+    job = torchrun(partial(function, **more), *given, **named, timeout=LIMIT, may_fail=True)
     return job.results[0] if job.ok else str(job.report)[:1500]
 
 
 def run(machine: Machine, nproc: int) -> Iterator[Result]:
     name = device_name(machine)
     content = {"models": _job(models), "recomputing": _job(recomputing), "copies": _job(copies)}
+    yield Result(f"memory/{name}.json", WHAT, content)
+    content |= {"prefetching": _job(prefetching)}
+    content |= {"sharded": [_job(sharded, on_host) for on_host in (False, True)]}
+    found = _job(snapshot)
+    if isinstance(found, dict):
+        what = "PyTorch's snapshot of two steps of the smallest of the ten models"
+        yield Result(f"memory/snapshot-{name}.pickle.gz", what, found)
+    steps = [_job(lengths, *given, trace=given[1] == "") for given in SPARED]
+    worked = [row for row in steps if isinstance(row, dict)]
+    with_trace = [(row["spare"], row.pop("trace")) for row in worked if "trace" in row]
+    traces = {f"spare-{spare}.json.gz": trace for spare, trace in with_trace[:1] + with_trace[-1:]}
+    content |= {"lengths": steps}
+    yield Result(f"memory/{name}.json", WHAT, content)
+    if traces:
+        what = "four steps of several lengths, with memory to spare and with little"
+        yield Result(f"memory/thrashing-{name}", what, traces)
     content["sequences"] = [
         _job(sequence, setting, sizes, alive)
         for sizes, alive in ((growing, 2), (mixed, 60))
         for setting in SETTINGS
     ]
-    yield Result(f"memory/{name}.json", "what training keeps, settings, copies", content)
+    yield Result(f"memory/{name}.json", WHAT, content)
     if nproc > 1:
-        sums = {"world_size": nproc, "sums": _job(small_sums, n=nproc)}
-        what = f"small all-reduces on {nproc} ranks: NCCL and symmetric memory"
+        sums = {"world_size": nproc, "sums": _job(small_sums, n=nproc), "peers": _job(peers)}
+        what = f"small all-reduces on {nproc} ranks, NCCL and symmetric memory; copies to a peer"
         yield Result(f"memory/symmetric-{name}-x{nproc}.json", what, sums)
 
 
@@ -327,7 +543,11 @@ EXPERIMENT = Experiment(
     minutes=3,
     run=run,
     writes={
-        "memory/[!s]*.json": ("models", "recomputing", "copies", "sequences"),
-        "memory/symmetric-*.json": ("world_size", "sums"),
+        "memory/[!s]*.json": (
+            *("models", "recomputing", "copies", "prefetching", "sharded"),
+            *("lengths", "sequences"),
+        ),
+        "memory/symmetric-*.json": ("world_size", "sums", "peers"),
+        "memory/thrashing-*": ("*.json.gz",),
     },
 )
