@@ -43,6 +43,7 @@ from lockstep.course.labs import lab07
 from lockstep.trace.analyses.diff import diff
 from lockstep.trace.read.flight import flight
 from lockstep.trace.read.memory_snapshot import memory
+from lockstep.trace.read.pickles import read_plain
 
 
 @pytest.fixture(scope="module")
@@ -454,7 +455,11 @@ def keys_of(folder: Path, file: str) -> list[str]:
     """Return the keys that `Experiment.writes` must say of a recording."""
     if (folder / file).is_dir():
         return sorted(one.name for one in (folder / file).iterdir())
-    content = json.loads((folder / file).read_text(encoding="utf-8"))
+    content = (
+        read_plain(folder / file)
+        if file.endswith(".pickle.gz")
+        else json.loads((folder / file).read_text(encoding="utf-8"))
+    )
     rows = content if isinstance(content, list) else [content]
     return sorted({key for row in rows for key in row})
 

@@ -9,14 +9,11 @@ NCCL's.
 
 from __future__ import annotations
 
-import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -177,7 +174,7 @@ def snapshot() -> dict[str, Any]:
 LENGTHS = (1024, 611, 893, 402, 1000, 755, 533, 948)
 
 
-def lengths(spare: float | None, setting: str = "", trace: bool = False) -> dict[str, Any]:
+def lengths(spare: float | None, setting: str = "") -> dict[str, Any]:
     """Steps of a model on batches of many lengths, with little memory beside what they need.
 
     spare: what may be reserved beyond the most that is allocated, as a part of it; None: all.
@@ -223,17 +220,6 @@ def lengths(spare: float | None, setting: str = "", trace: bool = False) -> dict
             for name in ("num_alloc_retries", "num_device_alloc", "num_device_free")
         },
     }
-    if trace:
-        schedule = torch.profiler.schedule(wait=0, warmup=2, active=4)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "trace.json")
-            with torch.profiler.profile(
-                schedule=schedule, on_trace_ready=lambda it: it.export_chrome_trace(str(file))
-            ) as profiler:
-                for length in LENGTHS[:6]:
-                    step(length)
-                    profiler.step()
-            found["trace"] = json.loads(file.read_bytes())
     return found
 
 
@@ -499,10 +485,10 @@ def small_sums() -> list[dict[str, Any]]:
     return rows
 
 
-def _job(function: Callable[..., Any], *given: Any, n: int = 1, **more: Any) -> Any:
+def _job(function: Callable[..., Any], *given: Any, n: int = 1) -> Any:
     """What rank 0 returns, or what the report says of a job that failed."""
     named: dict[str, Any] = {"nproc_per_node": n, "backend": "nccl", "show": False}
-    job = torchrun(partial(function, **more), *given, **named, timeout=LIMIT, may_fail=True)
+    job = torchrun(function, *given, **named, timeout=LIMIT, may_fail=True)
     return job.results[0] if job.ok else str(job.report)[:1500]
 
 
@@ -516,15 +502,7 @@ def run(machine: Machine, nproc: int) -> Iterator[Result]:
     if isinstance(found, dict):
         what = "PyTorch's snapshot of two steps of the smallest of the ten models"
         yield Result(f"memory/snapshot-{name}.pickle.gz", what, found)
-    steps = [_job(lengths, *given, trace=given[1] == "") for given in SPARED]
-    worked = [row for row in steps if isinstance(row, dict)]
-    with_trace = [(row["spare"], row.pop("trace")) for row in worked if "trace" in row]
-    traces = {f"spare-{spare}.json.gz": trace for spare, trace in with_trace[:1] + with_trace[-1:]}
-    content |= {"lengths": steps}
-    yield Result(f"memory/{name}.json", WHAT, content)
-    if traces:
-        what = "four steps of several lengths, with memory to spare and with little"
-        yield Result(f"memory/thrashing-{name}", what, traces)
+    content["lengths"] = [_job(lengths, *given) for given in SPARED]
     content["sequences"] = [
         _job(sequence, setting, sizes, alive)
         for sizes, alive in ((growing, 2), (mixed, 60))
@@ -547,7 +525,10 @@ EXPERIMENT = Experiment(
             *("models", "recomputing", "copies", "prefetching", "sharded"),
             *("lengths", "sequences"),
         ),
+        "memory/snapshot-*.pickle.gz": (
+            *("segments", "device_traces"),
+            *("allocator_settings", "external_annotations"),
+        ),
         "memory/symmetric-*.json": ("world_size", "sums", "peers"),
-        "memory/thrashing-*": ("*.json.gz",),
     },
 )

@@ -1,14 +1,11 @@
 """A decode step whose layers are cut over the ranks: eager, compiled, reduce-overhead, as a graph.
 
-And what `mode="reduce-overhead"` captures and refuses with collectives inside, in its own words;
-and how long ranks compile with no cache, each with its own, or with one for all.
+And what `mode="reduce-overhead"` captures and refuses with collectives inside, in its own words.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -228,33 +225,6 @@ CASES = (
 )
 
 
-def first_step(cache: str, mode: str) -> float:
-    """Seconds from the start of compiling until a step's result is there; cache: its folder."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.format(rank=dist.get_rank())
-    decode, x = make_decode(), rows()
-    dist.all_reduce(x)
-    torch.cuda.synchronize()
-    dist.barrier()
-    began = time.perf_counter()
-    with torch.no_grad():
-        torch.compile(decode, mode=mode)(x).sum().item()
-    return time.perf_counter() - began
-
-
-def cold_starts(nproc: int) -> list[dict[str, Any]]:
-    """Seconds of each rank until its first step, by what is in the caches of the compiler."""
-    found = []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, cache in (
-            ("each its own, empty", folder + "/own-{rank}"),
-            ("one for all, empty", folder + "/all"),
-            ("each its own, full", folder + "/own-{rank}"),
-            ("one for all, full", folder + "/all"),
-        ):
-            found.append({"cache": name, "seconds": _job(first_step, cache, "default", n=nproc)})
-    return found
-
-
 def _job(function: Callable[..., Any], *given: Any, n: int) -> Any:
     """Results by rank, or what the report says of a job that failed."""
     named: dict[str, Any] = {"nproc_per_node": n, "backend": "nccl", "show": False}
@@ -264,7 +234,7 @@ def _job(function: Callable[..., Any], *given: Any, n: int) -> Any:
 
 def run(machine: Machine, nproc: int) -> Iterator[Result]:
     file = f"graphs/reduce-overhead-{device_name(machine)}-x{nproc}.json"
-    what = f"a decode step on {nproc} ranks: eager, compiled, reduce-overhead, graph; cold starts"
+    what = f"a decode step on {nproc} ranks: eager, compiled, reduce-overhead, graph"
     times = _job(ways, n=nproc)
     content: dict[str, Any] = {"world_size": nproc, "ways": times}
     if not isinstance(times, str):
@@ -276,16 +246,15 @@ def run(machine: Machine, nproc: int) -> Iterator[Result]:
             zip(CASES, jobs.map(partial(_job, case, n=nproc), CASES), strict=True)
         )
     yield Result(file, what, content)
-    yield Result(file, what, content | {"cold": cold_starts(nproc)})
 
 
 EXPERIMENT = Experiment(
     "reduce-overhead",
-    "compiled graphs with collectives: cudagraph trees, what they refuse, cold starts",
+    "compiled graphs with collectives: cudagraph trees, what they refuse",
     minutes=4,
     run=run,
     least=2,
     writes={
-        "graphs/reduce-overhead-*.json": ("world_size", "ways", "medians", "cases", "cold"),
+        "graphs/reduce-overhead-*.json": ("world_size", "ways", "medians", "cases"),
     },
 )
