@@ -35,6 +35,9 @@ def profiled(folder: str, script: str, *arguments: str) -> None:
     sys.path.insert(0, str(Path(script).parent))
     with profiler:
         runpy.run_path(script, run_name="__main__")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # a DDP model that is alive when Python ends aborts some ranks, without this too
 
 
 def run(machine: Machine, nproc: int) -> list[Result]:
