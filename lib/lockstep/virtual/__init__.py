@@ -42,6 +42,12 @@ Autograd does what it does on a GPU: an operation of the backward pass runs on t
 forward operation; the pass orders its own operations; it begins after what its caller's stream
 has, and that stream waits for its end.
 
+Memory over time
+----------------
+`cuda.memory._record_memory_history()`, `_snapshot()` and `_dump_snapshot(file)` give what PyTorch's
+give, in virtual time; `lockstep.Trace.memory` shows it. Backward passes have no Python frames
+there, as on a GPU, where they run in a thread of their own.
+
 Graphs and collectives
 ----------------------
 A captured graph runs nothing until it is replayed, then at the addresses of its capture, for one
@@ -73,10 +79,10 @@ a virtual GPU can run no backward pass on a real one, which then says so.
 `values=False` makes a device of times only, for tensors of any size.
 
 Modules: `model` (constants), `schedule` (time), `happens_before` (what is ordered), `race_detector`
-(what is not, in words), `memory`, `work` (a call that is computed later), `fused` (what a GPU does
-in one kernel), `costs` (of operations), `passes` (of those over memory), `simulator` (all of it
-together), `tensor` (PyTorch's side), `streams` and `graphs` (torch.cuda's names, which `cuda`
-gathers), `collectives`, `switch` (on and off).
+(what is not, in words), `memory`, `memory_history`, `work` (a call that is computed later), `fused`
+(what a GPU does in one kernel), `costs` (of operations), `passes` (of those over memory),
+`simulator` (all of it together), `tensor` (PyTorch's side), `streams`, `graphs` and `cuda_memory`
+(torch.cuda's names, which `cuda` gathers), `collectives`, `switch` (on and off).
 Nothing here imports torch before the device is used.
 """
 

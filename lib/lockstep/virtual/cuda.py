@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import OutOfMemoryError
 
+from . import cuda_memory as memory
 from .graphs import (
     CUDAGraph,
     graph,
@@ -75,6 +76,7 @@ __all__ = [
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
+    "memory",
     "memory_allocated",
     "memory_reserved",
     "reset_peak_memory_stats",

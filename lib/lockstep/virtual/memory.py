@@ -15,10 +15,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from .memory_history import MemoryHistory
 
 KIB, MIB = 1 << 10, 1 << 20
 LEAST, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
@@ -42,10 +45,14 @@ class Segment:
 
 @dataclass(eq=False)
 class Block:
+    """requested: bytes that the tensor asked for. frames: where, if a history is recorded."""
+
     segment: Segment
     offset: int
     size: int
     free: bool = True
+    requested: int = 0
+    frames: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def address(self) -> int:
@@ -56,7 +63,8 @@ class Allocator:
     """Blocks of device memory.
 
     allocated, reserved: bytes that tensors have, and that segments have; peak_allocated,
-    peak_reserved: the most of it since the last reset. Raises torch.OutOfMemoryError.
+    peak_reserved: the most of it since the last reset. history: of what it does, where that is
+    recorded. Raises torch.OutOfMemoryError.
     """
 
     def __init__(self, capacity: int, device: str, values: bool) -> None:
@@ -66,7 +74,8 @@ class Allocator:
         self.allocated = self.reserved = self.peak_allocated = self.peak_reserved = 0
         self.users: Counter[Pool] = Counter()  # how many graphs have a pool
         self._next = 0
-        self._waiting: list[tuple[Block, Sequence[Callable[[], bool]]]] = []
+        self.waiting: list[tuple[Block, Sequence[Callable[[], bool]]]] = []
+        self.history: MemoryHistory | None = None
 
     def take(self, nbytes: int, stream: int, pool: Pool = EVERYBODY) -> Block:
         size = max(math.ceil(nbytes / LEAST), 1) * LEAST
@@ -75,17 +84,19 @@ class Allocator:
         key = (pool, stream, small)
         block = self._fitting(key, size) or self._new_segment(key, size)
         self._split(block, size, small)
-        block.free = False
+        block.free, block.requested = False, nbytes
         self._unused[key].remove(block)
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
+        block.frames = self._note("alloc", block)
         return block
 
     def give_back(self, block: Block, unless: Sequence[Callable[[], bool]] = ()) -> None:
         """Free a block: now, or, of one that other streams use, when all of `unless` say so."""
         self.allocated -= block.size
+        self._note("free_requested", block)
         if unless:
-            self._waiting.append((block, unless))
+            self.waiting.append((block, unless))
         else:
             self._free(block)
 
@@ -108,6 +119,13 @@ class Allocator:
                 segments.remove(segment)
                 self._unused[segment.key].remove(segment.blocks[0])
                 self.reserved -= segment.size
+                if self.history is not None:
+                    self.history.note("segment_free", segment.size, segment, segment.address)
+
+    def _note(self, action: str, block: Block) -> list[dict[str, Any]]:
+        if self.history is None:
+            return []
+        return self.history.note(action, block.requested, block.segment, block.address)
 
     def _fitting(self, key: tuple[Pool, int, bool], size: int) -> Block | None:
         fitting = [block for block in self._unused.get(key, ()) if block.size >= size]
@@ -123,6 +141,8 @@ class Allocator:
         if self.reserved + length > self.capacity:
             self.empty_cache()
         if self.reserved + length > self.capacity:
+            if self.history is not None:
+                self.history.out_of_memory(size, key[1], key[0], self.capacity - self.reserved)
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {length / MIB:.2f} MiB. {self._device} has "
                 f"a total capacity of {self.capacity / MIB / KIB:.2f} GiB, of which "
@@ -142,6 +162,8 @@ class Allocator:
         self._unused.setdefault(key, []).append(block)
         self.reserved += length
         self.peak_reserved = max(self.peak_reserved, self.reserved)
+        if self.history is not None:
+            self.history.note("segment_alloc", length, segment, address)
         return block
 
     def _memory(self, length: int) -> torch.Tensor:
@@ -166,6 +188,7 @@ class Allocator:
         block.size = size
 
     def _free(self, block: Block) -> None:
+        self._note("free_completed", block)
         block.free = True
         blocks, unused = block.segment.blocks, self._unused[block.segment.key]
         at = blocks.index(block)
@@ -179,11 +202,11 @@ class Allocator:
             unused.append(block)
 
     def _end_waiting(self) -> None:
-        if self._waiting:
+        if self.waiting:
             still = []
-            for block, unless in self._waiting:
+            for block, unless in self.waiting:
                 if all(done() for done in unless):
                     self._free(block)
                 else:
                     still.append((block, unless))
-            self._waiting = still
+            self.waiting = still

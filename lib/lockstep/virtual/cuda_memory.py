@@ -1,0 +1,109 @@
+"""torch.cuda.memory's names, for the virtual GPU: what tensors have, and its history."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .memory_history import MemoryHistory, snapshot
+from .simulator import DEFAULT_STREAM, Device
+from .streams import (
+    active,
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    reset_peak_memory_stats,
+)
+from .work import NotOffered
+
+__all__ = [
+    "_dump_snapshot",
+    "_get_memory_metadata",
+    "_record_memory_history",
+    "_set_memory_metadata",
+    "_snapshot",
+    "empty_cache",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "reset_peak_memory_stats",
+]
+
+
+def _record_memory_history(
+    enabled: str | None = "all",
+    context: str | None = "all",
+    stacks: str = "all",
+    max_entries: int = sys.maxsize,
+    device: Any = None,
+    clear_history: bool = False,
+) -> None:
+    """Record what the allocator does from now on, in virtual time; None stops it, and forgets.
+
+    "state" keeps the frames of what is alive, and no events. context: None keeps no frames,
+    "state" and "alloc" keep none of what is freed. stacks: frames are Python's only.
+    """
+    gpu = active()
+    if enabled not in (None, "state", "all") or context not in (None, "state", "alloc", "all"):
+        raise RuntimeError(f"expected state or all or None, but got {enabled!r} and {context!r}")
+    before = gpu.allocator.history
+    gpu.allocator.history = None
+    if enabled is None:
+        return
+    history = MemoryHistory(
+        lambda: gpu.host,
+        _stream,
+        max_entries if enabled == "all" else 0,
+        frames=context is not None,
+        frees=context == "all",
+    )
+    if before is not None:
+        history.metadata = before.metadata
+        if not clear_history:
+            history.events.extend(before.events)
+    gpu.allocator.history = history
+
+
+def _stream(number: int) -> int:
+    return 0 if number == DEFAULT_STREAM else number
+
+
+def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
+    return snapshot(active().allocator)
+
+
+def _dump_snapshot(
+    filename: str | Path = "dump_snapshot.pickle", augment_with_fx_traces: bool = False
+) -> None:
+    with Path(filename).open("wb") as file:
+        pickle.dump(_snapshot(), file)
+
+
+def _recording(gpu: Device) -> MemoryHistory:
+    if gpu.allocator.history is None:
+        raise NotOffered("the virtual GPU takes metadata only while a history is recorded")
+    return gpu.allocator.history
+
+
+def _set_memory_metadata(metadata: str) -> None:
+    """Attach a text to all that is allocated from now on; "" ends that."""
+    _recording(active()).metadata = metadata
+
+
+def _get_memory_metadata() -> str:
+    return _recording(active()).metadata
+
+
+def __getattr__(name: str) -> Any:
+    if hasattr(torch.cuda.memory, name):
+        raise NotOffered(f"the virtual GPU does not model torch.cuda.memory.{name}")
+    raise AttributeError(f"module 'torch.cuda.memory' has no attribute {name!r}")
