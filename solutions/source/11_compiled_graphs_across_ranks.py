@@ -521,9 +521,10 @@ print(lockstep.torchrun(_on_rank, own_choice, (), True, **options))
 # The line "The ranks disagree" has it: the third all-reduce is that of the replay, and rank 1 passed four rows where
 # rank 0 passed eight. gloo checks sizes, so one rank is ended; the other one only lost its connection.
 #
-# **What changes under NCCL:** nobody compares sizes. On two H200s this cell ended at its time limit only: rank 0 waited
-# on the GPU for rows that nobody sends. What was recorded on two H200s, where rank 1 had captured half of the elements,
-# and where it replays 0.3 s late:
+# **What changes under NCCL:** nobody compares sizes. On two H200s this cell ended only at the time limit that it sets:
+# rank 0 waited on the GPU for rows that nobody sends. A replay calls nothing of `torch.distributed`, so PyTorch's own
+# timeout does not see it either. What was recorded on two H200s, where rank 1 had captured half of the elements, and
+# where it replays 0.3 s late:
 
 # %% id="fates" tags=["plumbing"]
 recording = lockstep.recorded("graphs/ranks-h200-x2.json")
@@ -953,6 +954,204 @@ lockstep.table("Four steps", columns, rows, stamp=lockstep.live(recompiled_job))
 # Rank 0 compiled nothing in its third step. It waited in the all-reduce, and a profile of rank 0 alone would call that slow
 # communication. (`TORCH_LOGS=recompiles` says on the rank that compiles which guard failed.) The fourth step is quick: the
 # graph for eight rows is still there.
+
+# %% [markdown] id="trees-text"
+# ## Graphs that the compiler captures
+#
+# About 10 minutes; a CPU is enough, as all of it was recorded on two H200s.
+#
+# `torch.compile(f, mode="reduce-overhead")` captures what Inductor has made of `f`, with its collectives, and keeps the
+# graphs as CUDA graph trees (lab 06). For each shape the first call is a warm-up, which replays nothing. The second call
+# captures a graph and replays it; each later call is a replay.
+#
+# In the recording two ranks call this function with 4, 5, 6, 7 and 8 elements, one size after the other, and do so three
+# times:
+#
+# ```python
+# @torch.compile(mode="reduce-overhead", dynamic=True)
+# def f(x):
+#     y = x * 2
+#     dist.all_reduce(y)
+#     return y + 1
+# ```
+#
+# With `dynamic=True` Inductor's code is for any size. The shapes in a graph are fixed all the same.
+#
+# **Predict:** how many of the 15 calls replay a graph?
+
+# %% id="trees-prediction" tags=["prediction"]
+prediction = 15 - 5  # all but the first call of each size
+
+# %% id="trees"
+trees = lockstep.recorded("graphs/reduce-overhead-h200-x2.json")
+tried = trees.content["cases"]
+in_sizes = tried["five sizes, marked dynamic"]
+lockstep.compare(prediction, measured=in_sizes[0]["replays"])
+
+# %% [markdown] id="own-graph-text"
+# So a collective can be in such a graph, and each size has its own: choose sizes and pad, as in section 4 of the lab.
+#
+# ### Claim: "reduce-overhead is as fast as a graph of one's own"
+#
+# A common guess: both launch one graph. Section 2's decode step was recorded on two ranks in several ways; "graph" is
+# a capture of the eager step, as in the lab. **Guess:** is a step with reduce-overhead at most 5 % longer than that?
+
+# %% id="own-graph-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="own-graph-claim"
+us = {how: 1e6 * took for how, took in trees.content["medians"].items()}
+rows = [[how, f"{us[how]:.0f}", f"{us[how] / us['graph']:.2f}"] for how in us]
+columns = ["how", "µs", "times the graph's"]
+title = "A decode step on two H200s"
+display(lockstep.table(title, columns, rows, stamp=trees.stamp))
+mode, own, compiled = us["reduce-overhead"], us["graph"], us["graph of compiled"]
+lockstep.claim(
+    "reduce-overhead is as fast as a graph of one's own.",
+    guess=guess,
+    verdict="holds" if mode <= 1.05 * own else "does not hold",
+    because=f"{mode:.0f} and {own:.0f} µs; the compiled step in a graph of one's "
+    f"own takes {compiled:.0f} µs",
+    stamp=trees.stamp,
+)
+
+# %% [markdown] id="own-graph-explained"
+# Most of the difference comes with Inductor's kernels; the recording does not say why they take longer here. The rest is
+# what a call adds to a replay: checks, and copies of inputs to where the graph reads them. That is small beside what
+# launching costs: the collectives alone, launched one by one, take longer than the whole step as a graph.
+
+# %% [markdown] id="refused-text"
+# ## What the compiler does not capture, and what it overwrites
+#
+# About 15 minutes; a CPU is enough, as all of it was recorded on two H200s.
+#
+# With `mode="reduce-overhead"` PyTorch captures a compiled function in its second call, and replays the graph from then
+# on. Here are two such functions. `reduced` makes a new tensor, and `in_place` puts the sum into its argument:
+#
+# ```python
+# def reduced(x):                 def in_place(x):
+#     y = x * 2                       dist.all_reduce(x)
+#     dist.all_reduce(y)              return x + 1
+#     return y + 1
+# ```
+#
+# A graph writes only to the addresses that it was captured with, and the caller of `in_place` brings another tensor in each
+# call. So this function cannot be captured.
+#
+# ### Claim: "what reduce-overhead cannot capture, it refuses loudly"
+#
+# A common guess. **Guess**, for PyTorch's default settings: does a call of `in_place` raise an error?
+
+# %% id="refused-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="refused-claim"
+trees = lockstep.recorded("graphs/reduce-overhead-h200-x2.json")
+tried = trees.content["cases"]
+name = "its input is reduced in place"
+default, strict = tried[name][0], tried[f"strict: {name}"][0]
+said = default["said"] or "no error"
+refused = strict["said"].partition(". ")[0] or "no error"
+lockstep.claim(
+    "What reduce-overhead cannot capture, it refuses loudly.",
+    guess=guess,
+    verdict="holds" if default["said"] else "does not hold",
+    because=f"{len(default['values'])} calls, {default['replays']} replays, {said}; "
+    f"with cudagraph_or_error: {refused}",
+    stamp=trees.stamp,
+)
+
+# %% [markdown] id="refused-explained"
+# All six results were right, and none came from a graph. The log may have a warning; logs were not recorded. PyTorch also
+# counts, in `torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]`, and with
+# `torch._inductor.config.triton.cudagraph_or_error = True` it raises an error. Both are internal names.
+#
+# ### Claim: "while one rank compiles anew, the others may replay"
+#
+# Some expect a hang, or wrong numbers. In the recording `reduced` is called six times, with ones. Before its fifth call
+# rank 1 throws away its compiled code and its graphs (`torch.compiler.reset()`); rank 0 goes on with its replays.
+# **Guess** whether all results are right.
+
+# %% id="anew-guess" tags=["guess"]
+guess = "holds"
+
+# %% id="anew-claim"
+anew = tried["rank 1 compiles anew while the others replay"]
+sums = {value for one in anew for value in one["values"]}
+right = 2 * trees.content["world_size"] + 1
+replays = " and ".join(str(one["replays"]) for one in anew)
+lockstep.claim(
+    "While one rank compiles anew, the others may replay.",
+    guess=guess,
+    verdict="holds" if sums == {right} else "does not hold",
+    because=f"replays by rank: {replays}; the results are "
+    + ", ".join(f"{value:g}" for value in sums),
+    stamp=trees.stamp,
+)
+
+# %% [markdown] id="kept-text"
+# Rank 1's warm-up calls the collective that is in rank 0's graph, so the order holds. Rank 0 waits, on the device.
+#
+# ### What the next call overwrites
+#
+# An output of a replay lies in the memory of its graph, and the next replay writes there. PyTorch takes each call of a
+# compiled function for a new step, unless a backward pass is still to come, and keeps outputs for one step. Where a step
+# has several calls, say where it starts: `torch.compiler.cudagraph_mark_step_begin()`.
+#
+# `reduced` makes 2 + 2 + 1 = 5 of ones on two ranks. It has been called four times with them. Then comes
+#
+# ```python
+# kept = reduced(x)
+# reduced(x + 1)
+# ```
+#
+# **Predict:** what is `kept[0]` now?
+
+# %% id="kept-prediction" tags=["prediction"]
+# your number
+prediction = 4 + 4 + 1  # the result of reduced(x + 1), where x + 1 is 2
+
+# %% id="kept"
+read = tried["an output is read after the next call"][0]
+copied = tried["an output is copied before the next call"][0]
+print("with kept = reduced(x).clone():", copied["values"][0])
+print("errors:", read["said"] or "none")
+lockstep.compare(prediction, measured=read["values"][0])
+
+# %% [markdown] id="kept-explained"
+# A wrong number, and no error. PyTorch's documentation of
+# [CUDA graph trees](https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html) shows an error for such a
+# line, after a function's *first* two calls. PyTorch marks outputs of a warm-up or a capture as overwritten, but not those
+# of a replay. So clone what you keep, and do not rely on the error.
+#
+# Below is all that was recorded, each case in a job of its own. "returned" is the first element of the results. "strict"
+# is with `cudagraph_or_error`. One of the captures is empty: it keeps the graphs' memory alive.
+
+# %% id="tried"
+rows = []
+for case, ranks in tried.items():
+    if isinstance(ranks, str):  # no rank has returned anything
+        rows.append([case, *"––––", ranks])
+        continue
+    counts = []
+    for key in ("captures", "replays", "skips"):
+        by_rank = dict.fromkeys(str(one[key]) for one in ranks)
+        counts.append(" and ".join(by_rank))
+    seconds = max(one["seconds"] for one in ranks)
+    values = dict.fromkeys(f"{value:g}" for value in ranks[0]["values"])
+    words = ranks[0]["said"].partition(". ")[0] or ", ".join(values)
+    rows.append([case, *counts, f"{seconds:.0f}", words])
+columns = ["case", "captures", "replays", "skips", "s", "returned"]
+title = "reduce-overhead on two H200s"
+lockstep.table(title, columns, rows, stamp=trees.stamp)
+
+# %% [markdown] id="tried-explained"
+# - A line that breaks the graph makes two graphs of one function. The broadcast between them is left to Python.
+# - Five sizes without `dynamic=True` have one replay less. Dynamo compiles for the first size alone, and then for any, so the
+#   first size warms up twice.
+# - A tensor on the host, as a factor: the strict job captured it, with right results, and needed most of the time that it
+#   had. The other job was still running when its time was over. It has the same program, and nobody has seen what it would
+#   have done.
 
 # %% [markdown] id="order-text"
 # ## Where does the compiler put the wait?
