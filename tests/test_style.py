@@ -12,6 +12,7 @@ from lockstep.timeline.scene import LOOKS
 from lockstep.timeline.script import BROWSER
 
 ALL = [one for one in vars(style).values() if isinstance(one, Look)]
+ALL += style.MEMORY
 COLOURS = [*(look.colour for look in (*ALL, *LOOKS.values())), *style.RANKS, style.ERROR]
 COLOURS += [colour for colour, _ in style.GROUPS]
 PAPERS = ("#ffffff", "#111111")

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from .memory_history import MemoryHistory, snapshot
+from .memory import Block, Segment
+from .memory_history import MemoryHistory
 from .simulator import DEFAULT_STREAM, Device
 from .streams import (
     active,
@@ -78,7 +79,50 @@ def _stream(number: int) -> int:
 
 
 def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    return snapshot(active().allocator)
+    """What `torch.cuda.memory._snapshot` returns: the history, and the state now."""
+    allocator = active().allocator
+    waiting = {id(block) for block, _ in allocator.waiting}
+    segments = [one for some in allocator.segments.values() for one in some]
+    return {
+        "segments": [
+            _segment(one, waiting) for one in sorted(segments, key=lambda one: one.address)
+        ],
+        "device_traces": [list(allocator.history.events) if allocator.history else []],
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
+
+
+def _segment(segment: Segment, waiting: set[int]) -> dict[str, Any]:
+    pool, stream, small = segment.key
+    blocks = [_block(one, id(one) in waiting) for one in segment.blocks]
+    active = [one for one in blocks if one["state"] != "inactive"]
+    allocated = [one for one in blocks if one["state"] == "active_allocated"]
+    return {
+        "device": 0,
+        "address": segment.address,
+        "total_size": segment.size,
+        "allocated_size": sum(one["size"] for one in allocated),
+        "active_size": sum(one["size"] for one in active),
+        "requested_size": sum(one["requested_size"] for one in active),
+        "stream": _stream(stream),
+        "segment_type": "small" if small else "large",
+        "segment_pool_id": pool,
+        "is_expandable": False,
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
+def _block(block: Block, waits: bool) -> dict[str, Any]:
+    state = "active_pending_free" if waits else "active_allocated"
+    return {
+        "address": block.address,
+        "size": block.size,
+        "requested_size": 0 if block.free else block.requested,
+        "state": "inactive" if block.free else state,
+        "frames": [] if block.free else block.frames,
+    }
 
 
 def _dump_snapshot(

@@ -15,13 +15,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-if TYPE_CHECKING:
-    from .memory_history import MemoryHistory
+from .memory_history import MemoryHistory
 
 KIB, MIB = 1 << 10, 1 << 20
 LEAST, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
@@ -88,13 +87,13 @@ class Allocator:
         self._unused[key].remove(block)
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
-        block.frames = self._note("alloc", block)
+        block.frames = self._note("alloc", block.requested, block.segment, block.address)
         return block
 
     def give_back(self, block: Block, unless: Sequence[Callable[[], bool]] = ()) -> None:
         """Free a block: now, or, of one that other streams use, when all of `unless` say so."""
         self.allocated -= block.size
-        self._note("free_requested", block)
+        self._note("free_requested", block.requested, block.segment, block.address)
         if unless:
             self.waiting.append((block, unless))
         else:
@@ -119,13 +118,13 @@ class Allocator:
                 segments.remove(segment)
                 self._unused[segment.key].remove(segment.blocks[0])
                 self.reserved -= segment.size
-                if self.history is not None:
-                    self.history.note("segment_free", segment.size, segment, segment.address)
+                self._note("segment_free", segment.size, segment, segment.address)
 
-    def _note(self, action: str, block: Block) -> list[dict[str, Any]]:
+    def _note(self, action: str, size: int, segment: Segment, address: int) -> list[dict[str, Any]]:
         if self.history is None:
             return []
-        return self.history.note(action, block.requested, block.segment, block.address)
+        pool, stream, _ = segment.key
+        return self.history.note(action, size, stream, pool, addr=address)
 
     def _fitting(self, key: tuple[Pool, int, bool], size: int) -> Block | None:
         fitting = [block for block in self._unused.get(key, ()) if block.size >= size]
@@ -142,7 +141,8 @@ class Allocator:
             self.empty_cache()
         if self.reserved + length > self.capacity:
             if self.history is not None:
-                self.history.out_of_memory(size, key[1], key[0], self.capacity - self.reserved)
+                free = self.capacity - self.reserved
+                self.history.note("oom", size, key[1], key[0], device_free=free)
             raise torch.OutOfMemoryError(
                 f"CUDA out of memory. Tried to allocate {length / MIB:.2f} MiB. {self._device} has "
                 f"a total capacity of {self.capacity / MIB / KIB:.2f} GiB, of which "
@@ -162,8 +162,7 @@ class Allocator:
         self._unused.setdefault(key, []).append(block)
         self.reserved += length
         self.peak_reserved = max(self.peak_reserved, self.reserved)
-        if self.history is not None:
-            self.history.note("segment_alloc", length, segment, address)
+        self._note("segment_alloc", length, segment, address)
         return block
 
     def _memory(self, length: int) -> torch.Tensor:
@@ -188,7 +187,7 @@ class Allocator:
         block.size = size
 
     def _free(self, block: Block) -> None:
-        self._note("free_completed", block)
+        self._note("free_completed", block.requested, block.segment, block.address)
         block.free = True
         blocks, unused = block.segment.blocks, self._unused[block.segment.key]
         at = blocks.index(block)

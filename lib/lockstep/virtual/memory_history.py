@@ -1,4 +1,4 @@
-"""What the allocator of the virtual GPU did, in the dicts that PyTorch's snapshots have."""
+"""What the allocator of the virtual GPU does, in the dicts that PyTorch's snapshots have."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from .memory import Allocator, Block, Segment
 
 _OURS = str(Path(__file__).parent)
 _ENGINE = "_engine_run_backward"
@@ -38,16 +36,10 @@ class MemoryHistory:
         self.events: deque[dict[str, Any]] = deque(maxlen=min(most, sys.maxsize))
         self._stacks: dict[tuple[Any, ...], list[dict[str, Any]]] = {}  # each stack is kept once
 
-    def note(self, action: str, size: int, segment: Segment, address: int) -> list[dict[str, Any]]:
-        """Write an event down; return its frames."""
-        return self._note(action, size, segment.key[1], segment.key[0], addr=address)
-
-    def out_of_memory(self, size: int, stream: int, pool: tuple[int, int], free: int) -> None:
-        self._note("oom", size, stream, pool, device_free=free)
-
-    def _note(
+    def note(
         self, action: str, size: int, stream: int, pool: tuple[int, int], **where: int
     ) -> list[dict[str, Any]]:
+        """Write an event down; return its frames. where: `addr`, or `device_free` of an oom."""
         with_frames = self._framed and (self._frees or not action.startswith("free"))
         frames = self._frames() if with_frames else []
         event = {
@@ -84,54 +76,3 @@ class MemoryHistory:
                 for code, line in stack
             ]
         return self._stacks[key]
-
-
-def snapshot(allocator: Allocator) -> dict[str, Any]:
-    """Return what `torch.cuda.memory._snapshot` returns: the history, and the state now."""
-    history = allocator.history
-    of_stream = history.stream if history is not None else int
-    waiting = {id(block) for block, _ in allocator.waiting}
-    segments = [one for some in allocator.segments.values() for one in some]
-    return {
-        "segments": [
-            _segment(one, of_stream, waiting)
-            for one in sorted(segments, key=lambda one: one.address)
-        ],
-        "device_traces": [list(history.events) if history is not None else []],
-        "allocator_settings": {},
-        "external_annotations": [],
-    }
-
-
-def _segment(
-    segment: Segment, of_stream: Callable[[int], int], waiting: set[int]
-) -> dict[str, Any]:
-    pool, stream, small = segment.key
-    blocks = [_block(one, id(one) in waiting) for one in segment.blocks]
-    active = [one for one in blocks if one["state"] != "inactive"]
-    allocated = [one for one in blocks if one["state"] == "active_allocated"]
-    return {
-        "device": 0,
-        "address": segment.address,
-        "total_size": segment.size,
-        "allocated_size": sum(one["size"] for one in allocated),
-        "active_size": sum(one["size"] for one in active),
-        "requested_size": sum(one["requested_size"] for one in active),
-        "stream": of_stream(stream),
-        "segment_type": "small" if small else "large",
-        "segment_pool_id": pool,
-        "is_expandable": False,
-        "frames": [],
-        "blocks": blocks,
-    }
-
-
-def _block(block: Block, waits: bool) -> dict[str, Any]:
-    state = "active_pending_free" if waits else "active_allocated"
-    return {
-        "address": block.address,
-        "size": block.size,
-        "requested_size": 0 if block.free else block.requested,
-        "state": "inactive" if block.free else state,
-        "frames": [] if block.free else block.frames,
-    }

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from . import collectives, cuda, fused
 from .model import H200, MACHINES, Machine
@@ -202,9 +202,12 @@ class _On:
             collectives.play_at_exit(self.dispatch.device)
         self._names = _Names()
         self._names.__enter__()
-        # What Python itself takes for these is more than for an operation.
+        # What Python itself takes for these is more than for an operation. A backward pass has no
+        # such modes, and modules are called in it where their outputs are computed again.
+        self._entered: list[bool] = []  # for each module that is running
         self._hooks = (
-            register_module_forward_pre_hook(lambda *_: self._busy(machine.module)),
+            register_module_forward_pre_hook(lambda *_: self._enter_module(machine.module)),
+            register_module_forward_hook(lambda *_: self._leave_module(), always_call=True),
             register_optimizer_step_pre_hook(
                 lambda optimizer, *_: self._busy(
                     machine.optimizer + machine.parameter * _parameters(optimizer)
@@ -224,6 +227,16 @@ class _On:
             self._names.__exit__(None, None, None)
             for hook in self._hooks:
                 hook.remove()
+
+    def _enter_module(self, nanoseconds: float) -> None:
+        self._busy(nanoseconds)
+        self._entered.append(self._names not in _get_current_function_mode_stack())
+        if self._entered[-1]:
+            self._names.__enter__()
+
+    def _leave_module(self) -> None:
+        if self._entered.pop():
+            self._names.__exit__(None, None, None)
 
     def _busy(self, nanoseconds: float) -> None:
         if Dispatch.active is self.dispatch:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from ...base.style import ERROR
 from ...figures.picture import PALETTE, Figure
 from ...figures.table import table
 from ..slices import NONE, Column, TraceError
+from .memory_kinds import Allocated, kinds_of
 from .pickles import line_outside_torch, read_plain
 
 _ALLOCATES = ("alloc", "free_requested", "free_completed")
@@ -36,6 +37,18 @@ class Alive:
     category: str
     count: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Bytes that were allocated at once, for what, from which line; alive after the events from
+    number `begin` on, until `end`."""
+
+    bytes: int
+    kind: str
+    where: str
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,7 @@ class Memory:
     peak: index of the first largest `allocated`. at_peak: what was alive then, the most first.
     mismatch: bytes that the events leave at the end less those that the snapshot's segments hold:
         allocated, active, reserved. All 0 where the events tell everything.
+    allocations: each with its kind, which is inferred from call stacks (see `memory_kinds`).
     """
 
     device: int
@@ -77,6 +91,7 @@ class Memory:
     at_peak: tuple[Alive, ...]
     out_of_memory: tuple[OutOfMemory, ...]
     mismatch: Mapping[str, int]
+    allocations: tuple[Allocation, ...] = ()
     notes: tuple[str, ...] = ()
     stamp: Provenance = field(default_factory=lambda: simulated("made by hand"))
 
@@ -160,6 +175,7 @@ def memory(
     snapshot: str | Path | Mapping[str, Any],
     *,
     device: int | None = None,
+    kinds: Mapping[str, str] | None = None,
     stamp: Provenance | None = None,
 ) -> Memory:
     """A GPU's memory over time.
@@ -168,6 +184,12 @@ def memory(
     the GPU; may be left out where only one has a history. What was alive before the recording
     began is told from what is freed without having been allocated, and from what the segments
     hold at the end without an event.
+
+    kinds: what you know better than call stacks tell, as {"weights": r"model.py:.* __init__"}:
+    allocations of which a whole frame ("model.py:12 __init__"), or the text that you attached by
+    `torch.cuda.memory._set_memory_metadata`, matches a pattern; the first that does. Names are
+    those of `memory_kinds` or up to four of your own. Attached texts such as "weights" need no
+    pattern.
 
     Raises TraceError for a file that is not plain values (a pickle can run programs; see
     `pickles`), is no snapshot, has no history, or where the GPU must be said.
@@ -181,7 +203,9 @@ def memory(
     device = _device(traces, device, name)
     segments = [one for one in segments if one.get("device", 0) == device]
     try:
-        return _measure(traces[device], segments, device, stamp or simulated("made by hand"))
+        return _measure(
+            traces[device], segments, device, kinds or {}, stamp or simulated("made by hand")
+        )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TraceError(
             f"{name}: an event, a segment or a block of GPU {device} is not as PyTorch writes it "
@@ -216,28 +240,66 @@ def _device(traces: Sequence[Any], device: int | None, name: str) -> int:
 
 
 @dataclass
-class _Block:
-    size: int
-    where: str
-    category: str
+class _Replay:
+    """What is allocated, and freed but waited for, by address; all that was allocated so far."""
+
+    alive: dict[int, Allocated]
+    waiting: dict[int, Allocated]
+    every: list[Allocated]
+
+    def apply(self, event: Mapping[str, Any], number: int) -> tuple[int, int]:
+        """Do one event, the first has number 1; by how much allocated and active bytes change."""
+        address, action = event["addr"], event["action"]
+        if action == "alloc":
+            lost = self.alive.pop(address, None)
+            if lost:
+                lost.end = number
+            also_lost = self.waiting.pop(address, None)
+            new = _allocated(event, number)
+            self.alive[address] = new
+            self.every.append(new)
+            gone = lost.size if lost else 0
+            return new.size - gone, new.size - gone - (also_lost.size if also_lost else 0)
+        if action == "free_requested":
+            freed = self.alive.pop(address, None)
+            if freed is None:
+                return 0, 0
+            freed.end, freed.freed = number, event.get("frames")
+            self.waiting[address] = freed
+            return -freed.size, 0
+        done = self.waiting.pop(address, None)
+        return 0, -done.size if done else 0
+
+
+def _allocated(event: Mapping[str, Any], number: int) -> Allocated:
+    frames = event.get("frames")
+    return Allocated(
+        int(event["size"]),
+        _where(frames),
+        str(event.get("category") or ""),
+        str(event.get("user_metadata") or ""),
+        frames,
+        begin=number,
+    )
 
 
 def _measure(
     events: Sequence[Mapping[str, Any]],
     segments: Sequence[Mapping[str, Any]],
     device: int,
+    kinds: Mapping[str, str],
     stamp: Provenance,
 ) -> Memory:
     alive, waiting, reserved, notes = _before(events, segments)
-    started = dict(alive), dict(waiting)
-    allocated = _bytes(alive)
-    active = allocated + _bytes(waiting)
+    replay = _Replay(alive, waiting, list(alive.values()))
+    allocated = sum(one.size for one in alive.values())
+    active = allocated + sum(one.size for one in waiting.values())
     history = [(allocated, active, reserved)]
     failed = []
     for event in events:
         action = event["action"]
         if action in _ALLOCATES:
-            more, more_active = _apply(event, alive, waiting)
+            more, more_active = replay.apply(event, len(history))
             allocated, active = allocated + more, active + more_active
         elif action in _RESERVES:
             reserved += _RESERVES[action] * int(event["size"])
@@ -251,6 +313,7 @@ def _measure(
     at_end = _at_end(segments)
     mismatch = {what: left - held for (what, left), held in zip(leaves, at_end, strict=True)}
     time, timed = _times(events)
+    told = kinds_of(replay.every, kinds)
     return Memory(
         device=device,
         time=time,
@@ -259,9 +322,17 @@ def _measure(
         active=values[1],
         reserved=values[2],
         peak=peak,
-        at_peak=_grouped(events[:peak], *started),
+        at_peak=_grouped(
+            one for one in replay.every if one.begin <= peak and not 0 <= one.end <= peak
+        ),
         out_of_memory=tuple(failed),
         mismatch=mismatch,
+        allocations=tuple(
+            Allocation(
+                one.size, kind, one.where, one.begin, len(history) if one.end < 0 else one.end
+            )
+            for one, kind in zip(replay.every, told, strict=True)
+        ),
         notes=tuple(notes),
         stamp=stamp,
     )
@@ -275,48 +346,25 @@ def _times(events: Sequence[Mapping[str, Any]]) -> tuple[Column, bool]:
     return np.concatenate(([0], np.maximum.accumulate(times - times[0]))), True
 
 
-def _bytes(blocks: Mapping[int, _Block]) -> int:
-    return sum(block.size for block in blocks.values())
-
-
-def _apply(
-    event: Mapping[str, Any], alive: dict[int, _Block], waiting: dict[int, _Block]
-) -> tuple[int, int]:
-    """Do one event; by how much allocated and active bytes change."""
-    address, action = event["addr"], event["action"]
-    if action == "alloc":
-        lost = [held.pop(address).size if address in held else 0 for held in (alive, waiting)]
-        category = str(event.get("category") or "")
-        alive[address] = block = _Block(int(event["size"]), _where(event.get("frames")), category)
-        return block.size - lost[0], block.size - sum(lost)
-    if action == "free_requested":
-        gone = alive.pop(address, None)
-        if gone is None:
-            return 0, 0
-        waiting[address] = gone
-        return -gone.size, 0
-    done = waiting.pop(address, None)
-    return 0, -done.size if done else 0
-
-
 def _before(
     events: Sequence[Mapping[str, Any]], segments: Sequence[Mapping[str, Any]]
-) -> tuple[dict[int, _Block], dict[int, _Block], int, list[str]]:
+) -> tuple[dict[int, Allocated], dict[int, Allocated], int, list[str]]:
     """Return the bytes allocated, waiting to be free, and reserved before the first event."""
-    alive: dict[int, _Block] = {}
-    waiting: dict[int, _Block] = {}
+    alive: dict[int, Allocated] = {}
+    waiting: dict[int, Allocated] = {}
     touched: set[int] = set()
     for event in events:
         if event["action"] in _ALLOCATES and event["addr"] not in touched:
             touched.add(event["addr"])
             if event["action"] != "alloc":
                 held = alive if event["action"] == "free_requested" else waiting
-                held[event["addr"]] = _Block(int(event["size"]), EARLIER, "")
+                held[event["addr"]] = Allocated(int(event["size"]), EARLIER)
     for address, block in _blocks(segments):
         if block["state"].startswith("active") and address not in touched:
-            where = _where(block["frames"]) if block.get("frames") else EARLIER
+            frames = block.get("frames") or None
             held = alive if block["state"] == "active_allocated" else waiting
-            held[address] = _Block(_requested(block), where, "")
+            where = _where(frames) if frames else EARLIER
+            held[address] = Allocated(_requested(block), where, frames=frames)
     notes = []
     if early := sum(one.where == EARLIER for one in (*alive.values(), *waiting.values())):
         notes.append(f"{early:,} allocations are older than the history: their lines are unknown")
@@ -365,17 +413,12 @@ def _where(frames: Sequence[Mapping[str, Any]] | None) -> str:
     return " ".join(line_outside_torch(frames)).strip() or _NO_FRAME
 
 
-def _grouped(
-    events: Sequence[Mapping[str, Any]], alive: dict[int, _Block], waiting: dict[int, _Block]
-) -> tuple[Alive, ...]:
-    """Group what is allocated after these events by line and category."""
-    for event in events:
-        if event["action"] in _ALLOCATES:
-            _apply(event, alive, waiting)
+def _grouped(alive: Iterable[Allocated]) -> tuple[Alive, ...]:
+    """Group allocations by line and category."""
     count: Counter[tuple[str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
-    for block in alive.values():
-        count[block.where, block.category] += 1
-        size[block.where, block.category] += block.size
+    for one in alive:
+        count[one.where, one.category] += 1
+        size[one.where, one.category] += one.size
     groups = [Alive(*key, count[key], total) for key, total in size.items()]
     return tuple(sorted(groups, key=lambda one: (-one.bytes, one.where, one.category)))
