@@ -92,12 +92,14 @@ class RaceWatch:
         """A tensor has let go of memory. waited_for: streams that it is kept for until they are
         done with it."""
         memory.history.forget(host)
-        block = memory.block
-        block.segment.left += [
-            (block.offset + one.first, block.offset + one.last, one)
-            for one in memory.history.known
-            if one.stream not in waited_for
-        ]
+        block, left = memory.block, memory.block.segment.left
+        # Of one that also reached beyond this tensor's memory there is a note already.
+        there = {(first, last, one.stream, one.number, one.writes) for first, last, one in left}
+        for one in memory.history.known:
+            first, last = block.offset + one.first, block.offset + one.last
+            if one.stream not in waited_for:
+                if (first, last, one.stream, one.number, one.writes) not in there:
+                    left.append((first, last, one))
 
     def _use(
         self, memory: Memory | HostMemory | Extent, view: torch.Tensor, writes: bool, actor: Actor
