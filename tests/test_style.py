@@ -8,6 +8,7 @@ import pytest
 from lockstep.base import style
 from lockstep.base.style import Look
 from lockstep.figures.number_line import number_line
+from lockstep.figures.widget import BROWSER as OF_FIGURES
 from lockstep.timeline.scene import LOOKS
 from lockstep.timeline.script import BROWSER
 
@@ -40,7 +41,7 @@ def test_a_text_on_a_colour_can_be_read(colour: str) -> None:
 
 
 def test_the_canvas_chooses_its_ink_as_python_does() -> None:
-    code = (BROWSER / "colours.js").read_text(encoding="utf-8")
+    code = (OF_FIGURES / "colours.js").read_text(encoding="utf-8")
     assert "0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179" in code
     assert "mix(tiles[kind].colour, rgb(colours.paper), 0.78)" in (BROWSER / "draw.js").read_text()
     themes = re.findall(

@@ -41,7 +41,7 @@ from lockstep.timeline.scene import (
     pack,
     scene,
 )
-from lockstep.timeline.script import BROWSER, FILES, script
+from lockstep.timeline.script import BROWSER, FILES, OF_FIGURES, SHARED, script
 from lockstep.trace import Collective, Kind, Lane, Slice, Trace, TraceError
 from lockstep.trace.slices import NONE
 from PIL import Image
@@ -428,11 +428,15 @@ def test_each_file_of_the_browser_imports_what_it_calls_from_files_before_it() -
     """They run in one scope, where nobody would miss an import."""
     names = (*FILES, "notebook", "page")
     assert {file.stem for file in BROWSER.glob("*.js")} == set(names)
-    import_ = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";$', re.MULTILINE)
+    import_ = re.compile(r'^import \{([^}]*)\} from "[./\w]*?(\w+)\.js";$', re.MULTILINE)
     export = re.compile(r"^export (?:const|function) (\w+)", re.MULTILINE)
     texts = {name: (BROWSER / f"{name}.js").read_text(encoding="utf-8") for name in names}
+    # By file, of those before.
+    offered = {
+        name: set(export.findall((OF_FIGURES / f"{name}.js").read_text())) for name in SHARED
+    }
     all_offered = {one for text in texts.values() for one in export.findall(text)}
-    offered: dict[str, set[str]] = {}  # by file, of those before
+    all_offered |= set().union(*offered.values())
     for name, text in texts.items():
         imported: set[str] = set()
         for wanted, origin in import_.findall(text):

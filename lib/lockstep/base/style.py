@@ -38,12 +38,12 @@ DONE = "#1A7F37"  # of nothing but what is done
 
 # What memory is for, in the order in which it is stacked: what stays longest is at the bottom.
 MEMORY = (
+    Look("unknown", GREY, "x"),
     Look("weights", "#3F5296"),
     Look("optimizer", "#9F8FD4", "-"),
     Look("gradients", "#A8615A", "\\"),
     Look("activations", "#4C9FA6", "."),
     Look("temporary", "#A9B388", "|"),
-    Look("unknown", GREY, "x"),
 )
 
 # Of what users name themselves: far from each other and from what computes, communicates, waits

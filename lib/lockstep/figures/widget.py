@@ -18,6 +18,7 @@ BROWSER = Path(__file__).with_name("browser")
 FILES: dict[str, tuple[str, ...]] = {
     "player": ("nodes", "widget", "stage", "player"),
     "dials": ("nodes", "widget", "chart", "lanes", "dials"),
+    "memory": ("nodes", "widget", "colours", "stack", "paint", "held", "memory"),
 }
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 # Where the widget's model is gone, JupyterLab writes an error into an output without children; what

@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+from ..figures import widget
 from ..figures.scripts import joined
 
-BROWSER = Path(__file__).with_name("browser")
+BROWSER, OF_FIGURES = Path(__file__).with_name("browser"), widget.BROWSER
+SHARED = ("colours",)  # with figures
 # In this order, so that each imports only from those before it. Last comes notebook or page.
 FILES = (
-    *("words", "rows", "colours", "scene", "nodes", "lines", "view", "search", "details"),
+    *("words", "rows", "scene", "nodes", "lines", "view", "search", "details"),
     *("selection", "report", "export", "axis", "marks", "draw", "theme", "keyboard", "pointer"),
     "timeline",
 )
@@ -15,4 +17,4 @@ FILES = (
 
 def script(start: str) -> str:
     """All files, in one scope. start: the file that begins it, "notebook" or "page"."""
-    return joined(BROWSER, (*FILES, start))
+    return joined(OF_FIGURES, SHARED) + "\n" + joined(BROWSER, (*FILES, start))

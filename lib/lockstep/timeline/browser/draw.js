@@ -2,7 +2,7 @@
 // and marks over it.
 
 import { drawAxis } from "./axis.js";
-import { css, fill, isLight, mix, rgb, word } from "./colours.js";
+import { css, fill, isLight, mix, rgb, word } from "../../figures/browser/colours.js";
 import { pathHeight, rowHeight } from "./lines.js";
 import { drawPath, drawRange, drawSelected } from "./marks.js";
 import { walk } from "./rows.js";

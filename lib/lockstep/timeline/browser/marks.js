@@ -1,6 +1,6 @@
 // What is drawn over the slices for the selected one: frames, waiting times, arrows of launches.
 
-import { isLight, rgb } from "./colours.js";
+import { isLight, rgb } from "../../figures/browser/colours.js";
 import { lineOf } from "./lines.js";
 import { placeOf, xOf } from "./view.js";
 import { inWords } from "./words.js";

@@ -1,6 +1,6 @@
 // Light and dark: colours of the page, tiles of the kinds, the legend.
 
-import { fill, mix, rgb, tileOf, word } from "./colours.js";
+import { fill, mix, rgb, tileOf, word } from "../../figures/browser/colours.js";
 import { make } from "./nodes.js";
 
 const THEMES = {

@@ -15,7 +15,7 @@ from typing import Any
 from ...base.style import GROUPS, MEMORY
 from ..slices import TraceError
 
-WEIGHTS, OPTIMIZER, GRADIENTS, ACTIVATIONS, TEMPORARY, UNKNOWN = (one.label for one in MEMORY)
+UNKNOWN, WEIGHTS, OPTIMIZER, GRADIENTS, ACTIVATIONS, TEMPORARY = (one.label for one in MEMORY)
 KINDS = tuple(one.label for one in MEMORY)
 # Words that PyTorch's profiler, and users by `_set_memory_metadata`, attach to an allocation.
 _WORDS = {

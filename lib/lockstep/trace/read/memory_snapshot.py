@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import numpy as np
 
 from ...base.formatting import BYTES, binary, fitting, printable
 from ...base.provenance import Provenance, simulated
-from ...base.style import ERROR
+from ...base.style import ERROR, GROUPS, MEMORY, Look
+from ...figures.memory_over_time import MemoryOverTime
 from ...figures.picture import PALETTE, Figure
-from ...figures.table import table
+from ...figures.widget import Playable
 from ..slices import NONE, Column, TraceError
-from .memory_kinds import Allocated, kinds_of
+from .memory_kinds import KINDS, Allocated, kinds_of
 from .pickles import line_outside_torch, read_plain
 
 _ALLOCATES = ("alloc", "free_requested", "free_completed")
@@ -66,7 +68,7 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Playable):
     """One GPU's memory after each event of its allocator; bytes, as int64 columns.
 
     The first value is before the first event; each holds until the next.
@@ -79,7 +81,12 @@ class Memory:
     mismatch: bytes that the events leave at the end less those that the snapshot's segments hold:
         allocated, active, reserved. All 0 where the events tell everything.
     allocations: each with its kind, which is inferred from call stacks (see `memory_kinds`).
+
+    In a notebook it is a picture to zoom, pan and point at, with who holds what; a saved notebook
+    has it as a still one.
     """
+
+    start = "memory"
 
     device: int
     time: Column
@@ -129,16 +136,67 @@ class Memory:
         ]
         return printable("\n".join([*self._sentences(), "alive at the peak:", *most]))
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        top = self.at_peak[:10]
-        said = any(one.category for one in top)  # else the column would be empty
+    def by_kind(self, at: int | None = None) -> dict[str, int]:
+        """Bytes of each kind after so many events (by default at the peak), the most first."""
+        at = self.peak if at is None else at
+        size: Counter[str] = Counter()
+        for one in self.allocations:
+            if one.begin <= at < one.end:
+                size[one.kind] += one.bytes
+        return dict(size.most_common())
+
+    @cached_property
+    def _over_time(self) -> MemoryOverTime:
+        found = {one.kind for one in self.allocations}
+        own = zip(sorted(found - set(KINDS)), GROUPS, strict=False)
+        looks = [*MEMORY, *(Look(name, *look) for name, look in own)]
+        looks = [look for look in looks if look.label in found]
+        kinds = {look.label: at for at, look in enumerate(looks)}
+        lines: dict[str, int] = {}
         rows = [
-            (one.where, *([one.category] * said), f"{one.count:,}", binary(one.bytes))
-            for one in top
+            (
+                one.begin,
+                one.end,
+                one.bytes,
+                kinds[one.kind],
+                lines.setdefault(one.where, len(lines)),
+            )
+            for one in self.allocations
         ]
-        columns = ("alive at the peak", *(["category"] * said), "allocations", "bytes")
-        shown = table("; ".join(self._sentences()), columns, rows, stamp=self.stamp)
-        return {**shown._repr_mimebundle_(), "text/plain": str(self)}
+        begin, end, size, kind, where = np.array(rows, np.int64).reshape(-1, 5).T
+        return MemoryOverTime(
+            time=self.time,
+            timed=self.timed,
+            allocated=self.allocated,
+            reserved=self.reserved,
+            peak=self.peak,
+            begin=begin,
+            end=end,
+            size=size,
+            kind=kind,
+            where=where,
+            looks=looks,
+            lines=list(lines),
+            failed=[min(one.after, len(self.time) - 1) for one in self.out_of_memory],
+            title=f"Memory of GPU {self.device} over time, by kind",
+            said=self._sentences(),
+            stamp=self.stamp,
+        )
+
+    def first(self) -> dict[str, Any]:
+        return {"first": 0, "last": len(self.time)}
+
+    def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        first, last = max(int(asked["first"]), 0), min(int(asked["last"]), len(self.time))
+        if first >= last:
+            raise ValueError(f"there are no states from {first} to {last}")
+        return self._over_time.scene(first, last)
+
+    def still(self) -> dict[str, Any]:
+        picture = self._over_time.picture()._repr_mimebundle_()
+        shown = self._over_time.table()._repr_mimebundle_()
+        html = picture["text/html"] + shown["text/html"]
+        return {**picture, "text/html": html, "text/plain": str(self)}
 
     def draw(self) -> Figure:
         """Reserved, active and allocated bytes over time; crosses where memory ran out."""
