@@ -71,7 +71,7 @@ def kinds_of(allocated: Sequence[Allocated], named: Mapping[str, str]) -> list[s
 
     - weights: made by a module's `__init__`, or moved by `Module.to` and its like; FSDP's shards
       and what it gathers.
-    - optimizer: made in torch/optim, and not freed before something else is allocated.
+    - optimizer: made in torch/optim, and not freed there before something else is allocated.
     - gradients: made by a backward pass, and not freed by it; the buckets of DDP and FSDP. A
       backward pass on a GPU has no Python frames. What survives a `zero_grad` that frees others,
       and lives until the end, is unknown: libraries' workspaces are made there, too.
@@ -197,7 +197,9 @@ class _Facts:
         if origin is _Origin.GRADIENTS:
             return GRADIENTS
         if origin is _Origin.OPTIMIZER:
-            return TEMPORARY if 0 <= one.end <= _next(self._after_optimizer, one) else OPTIMIZER
+            within = 0 <= one.end <= _next(self._after_optimizer, one)
+            by_itself = not self._tells or _origin(one.freed) is _Origin.OPTIMIZER
+            return TEMPORARY if within and by_itself else OPTIMIZER
         if origin is _Origin.BACKWARD:
             if self._by_backward(one) and one.end <= _next(self._after_backward, one):
                 return TEMPORARY
@@ -214,10 +216,7 @@ class _Facts:
         if one.end < 0:
             return False
         if self._tells:
-            return one.freed is not None and _origin(one.freed) in (
-                _Origin.BACKWARD,
-                _Origin.AGAIN,
-            )
+            return _origin(one.freed) in (_Origin.BACKWARD, _Origin.AGAIN)
         at = bisect_left(self._passes, one.end) - 1
         if at < 0:
             return False
