@@ -97,9 +97,9 @@ class RaceWatch:
         there = {(first, last, one.stream, one.number, one.writes) for first, last, one in left}
         for one in memory.history.known:
             first, last = block.offset + one.first, block.offset + one.last
-            if one.stream not in waited_for:
-                if (first, last, one.stream, one.number, one.writes) not in there:
-                    left.append((first, last, one))
+            where = (first, last, one.stream, one.number, one.writes)
+            if one.stream not in waited_for and where not in there:
+                left.append((first, last, one))
 
     def _use(
         self, memory: Memory | HostMemory | Extent, view: torch.Tensor, writes: bool, actor: Actor
