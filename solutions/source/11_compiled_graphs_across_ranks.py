@@ -14,7 +14,8 @@
 # - choose the sizes to capture, and say where DDP cuts a compiled model.
 #
 # Do labs 05 (compiled graphs), 06 (CUDA graphs) and 09 (tensor parallelism) first. No compiler is needed.
-# What a cold start costs, and where Inductor puts a collective's wait, is in the further notebook.
+# What `mode="reduce-overhead"` captures, where Inductor puts a collective's wait, and what a cold start costs, is in the
+# further notebook.
 #
 # The folded cell below defines `on_gpus(program, …)`: it runs `program(cuda, …)` on the ranks of this notebook, with one
 # GPU each, real or virtual (lab 06), and `cuda` has the names of `torch.cuda`. `microseconds(cuda, step)` times a step.
@@ -159,8 +160,8 @@ lockstep.compare(predicted=prediction, measured=breaks)
 
 # %% [markdown] id="seen-explained"
 # A line that breaks the graph still runs, in Python, between two graphs: the results are right. `copy_` is the price of
-# a call that writes into its argument. With `torch.distributed._functional_collectives.all_reduce(y, "sum", group)`,
-# which returns the sum, it falls away.
+# a call that writes into its argument. With `all_reduce(y, "sum", group)` of `_functional_collectives`, a module in
+# `torch.distributed`, it falls away: that one returns the sum.
 #
 # ### Claim: "a collective breaks the graph"
 #
@@ -993,8 +994,8 @@ lockstep.compare(prediction, measured=in_sizes[0]["replays"])
 #
 # ### Claim: "reduce-overhead is as fast as a graph of one's own"
 #
-# A common guess: both launch one graph. Section 2's decode step was recorded on two ranks in several ways; "graph" is
-# a capture of the eager step, as in the lab. **Guess:** is a step with reduce-overhead at most 5 % longer than that?
+# A common guess: both launch one graph. The decode step of the lab's section 2 was recorded on two ranks in several ways;
+# "graph" is a capture of the eager step, as there. **Guess:** is a step with reduce-overhead at most 5 % longer than that?
 
 # %% id="own-graph-guess" tags=["guess"]
 guess = "does not hold"
@@ -1029,10 +1030,14 @@ lockstep.claim(
 # on. Here are two such functions. `reduced` makes a new tensor, and `in_place` puts the sum into its argument:
 #
 # ```python
-# def reduced(x):                 def in_place(x):
-#     y = x * 2                       dist.all_reduce(x)
-#     dist.all_reduce(y)              return x + 1
+# def reduced(x):
+#     y = x * 2
+#     dist.all_reduce(y)
 #     return y + 1
+#
+# def in_place(x):
+#     dist.all_reduce(x)
+#     return x + 1
 # ```
 #
 # A graph writes only to the addresses that it was captured with, and the caller of `in_place` brings another tensor in each
@@ -1063,8 +1068,8 @@ lockstep.claim(
 
 # %% [markdown] id="refused-explained"
 # All six results were right, and none came from a graph. The log may have a warning; logs were not recorded. PyTorch also
-# counts, in `torch._dynamo.utils.counters["inductor"]["cudagraph_skips"]`, and with
-# `torch._inductor.config.triton.cudagraph_or_error = True` it raises an error. Both are internal names.
+# counts such skips: in `torch._dynamo.utils`, as `counters["inductor"]["cudagraph_skips"]`. It raises an error if
+# `triton.cudagraph_or_error` is set in `torch._inductor.config`. These are internal names.
 #
 # ### Claim: "while one rank compiles anew, the others may replay"
 #
@@ -1096,7 +1101,7 @@ lockstep.claim(
 #
 # An output of a replay lies in the memory of its graph, and the next replay writes there. PyTorch takes each call of a
 # compiled function for a new step, unless a backward pass is still to come, and keeps outputs for one step. Where a step
-# has several calls, say where it starts: `torch.compiler.cudagraph_mark_step_begin()`.
+# has several calls, say where it starts: `torch.compiler` has `cudagraph_mark_step_begin()` for this.
 #
 # `reduced` makes 2 + 2 + 1 = 5 of ones on two ranks. It has been called four times with them. Then comes
 #
@@ -1114,7 +1119,7 @@ prediction = 4 + 4 + 1  # the result of reduced(x + 1), where x + 1 is 2
 # %% id="kept"
 read = tried["an output is read after the next call"][0]
 copied = tried["an output is copied before the next call"][0]
-print("with kept = reduced(x).clone():", copied["values"][0])
+print(f"with kept = reduced(x).clone(): {copied['values'][0]:g}")
 print("errors:", read["said"] or "none")
 lockstep.compare(prediction, measured=read["values"][0])
 
@@ -1124,24 +1129,25 @@ lockstep.compare(prediction, measured=read["values"][0])
 # line, after a function's *first* two calls. PyTorch marks outputs of a warm-up or a capture as overwritten, but not those
 # of a replay. So clone what you keep, and do not rely on the error.
 #
-# Below is all that was recorded, each case in a job of its own. "returned" is the first element of the results. "strict"
-# is with `cudagraph_or_error`. One of the captures is empty: it keeps the graphs' memory alive.
+# Below is all that was recorded, each case in a job of its own; the first one is `reduced`, the second one `in_place`.
+# "first element" is that of the results. "strict" is with `cudagraph_or_error`. One of the captures is empty: it keeps the
+# graphs' memory alive.
 
 # %% id="tried"
 rows = []
 for case, ranks in tried.items():
     if isinstance(ranks, str):  # no rank has returned anything
-        rows.append([case, *"––––", ranks])
+        rows.append([case, ranks, *"––––"])
         continue
     counts = []
-    for key in ("captures", "replays", "skips"):
+    for key in ("replays", "captures", "skips"):
         by_rank = dict.fromkeys(str(one[key]) for one in ranks)
         counts.append(" and ".join(by_rank))
-    seconds = max(one["seconds"] for one in ranks)
     values = dict.fromkeys(f"{value:g}" for value in ranks[0]["values"])
-    words = ranks[0]["said"].partition(". ")[0] or ", ".join(values)
-    rows.append([case, *counts, f"{seconds:.0f}", words])
-columns = ["case", "captures", "replays", "skips", "s", "returned"]
+    result = ranks[0]["said"].partition(":")[0] or ", ".join(values)
+    seconds = max(one["seconds"] for one in ranks)
+    rows.append([case, result, *counts, f"{seconds:.0f}"])
+columns = ["case", "first element", "replays", "captures", "skips", "s"]
 title = "reduce-overhead on two H200s"
 lockstep.table(title, columns, rows, stamp=trees.stamp)
 
