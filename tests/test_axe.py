@@ -116,6 +116,7 @@ def outputs() -> str:
         lockstep.Timeline(trace()),
         trace().critical_path(),
         trace().diff(trace()),
+        Trace.memory(lockstep.recorded("traces/memory").path / "rank0.pickle.gz"),
         CheckOutcome("average", "TRY AGAIN", "the sum, not the mean", hints=("look", "again")),
     ]
     texts = [one._repr_mimebundle_()["text/html"] for one in shown]

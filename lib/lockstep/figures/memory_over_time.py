@@ -166,7 +166,7 @@ class MemoryOverTime:
                 count, size = sum(one[1] for one in more), sum(one[2] for one in more)
                 rows.append((look.label, f"{len(more)} more lines", f"{count:,}", binary(size)))
         columns = ("kind", "alive at the peak", "allocations", "bytes")
-        return Table("; ".join(self.said), columns, rows, stamp=None)
+        return Table("; ".join(self.said), columns, rows, self.stamp)
 
     def picture(self) -> Figure:
         """Stacked areas by kind, with reserved memory above and the peak marked."""

@@ -14,6 +14,8 @@ const MOUSE =
   "Point at an allocation, click to set the cursor, drag to pan, double-click to show all; Ctrl and the " +
   "wheel zoom, and so does the wheel alone once the picture is clicked.";
 
+const ENOUGH = 800; // groups of states that are seen: finer ones would hardly be
+
 const OWN = `
 .lockstep-play .ls-plot{position:relative}
 .lockstep-play .ls-plot canvas{display:block;width:100%;background:var(--paper);touch-action:pan-y;cursor:crosshair}
@@ -144,6 +146,7 @@ function render({ model, el }) {
     const stack = stackNow();
     const places = stack.edges.events;
     const [a, b] = [view.from, view.to].map((x) => groupAt(stack, axis, x));
+    if (b - a > ENOUGH) return;
     const [first, last] = [places[a], places[Math.min(b + 1, places.length - 1)]];
     const room = Math.ceil((last - first) / 4);
     const wanted = { first: Math.max(0, first - room), last: Math.min(whole.states, last + room) };
