@@ -347,5 +347,8 @@ def test_text_of_a_snapshot_becomes_no_html_on_a_page(context: playwright.Browse
     seen = Seen(context, memory({"device_traces": [[one]], "segments": []}, kinds={NASTY: ".*"}))
     seen.frame()
     assert NASTY in seen.text(".ls-held") and seen.page.locator("img").count() == 0
+    # No segment is known, and nothing lies above the axis for that.
+    top = "c => [20, 40].map(y => c.getContext('2d').getImageData(800, y, 1, 1).data[3])"
+    assert seen.page.locator(".ls-plot canvas").evaluate(top) == [0, 255]
     assert seen.problems == []
     seen.page.close()

@@ -171,7 +171,7 @@ class MemoryOverTime:
     def picture(self) -> Figure:
         """Stacked areas by kind, with reserved memory above and the peak marked."""
         edges, full = self.groups(0, len(self.time), _STEPS)
-        name, unit = fitting(int(self.reserved.max()), BYTES)
+        name, unit = fitting(max(int(self.reserved.max()), int(self.allocated.max())), BYTES)
         at = np.repeat(edges, 2)[1:-1]  # a state is as wide as any other, however long it lasts
         values = np.repeat(self.by_kind[:, full] / unit, 2, axis=1)
         reserved = np.repeat(self.reserved[full] / unit, 2)

@@ -108,7 +108,8 @@ function render({ model, el }) {
     const stack = stackNow();
     if (shown && shown.stack !== stack) picked = -1;
     // Reserved memory is in sight, unless that would make all else flat.
-    const top = 1.06 * (whole.most > 2 * whole.peak.bytes ? whole.peak.bytes : whole.most) || 1;
+    const { most, peak } = whole;
+    const top = 1.06 * Math.max(most > 2 * peak.bytes ? 0 : most, peak.bytes, 1);
     shown = { stack, axis, view, room, tiles, colours, cursor, picked, top };
     paint(canvas, shown);
     const look = `${tiles.map((tile) => tile.full[0])}`;

@@ -86,7 +86,7 @@ export function climb({ begin, end, size, from, kinds, rest }, group, see) {
   }
 }
 
-// By kind and line, the most bytes first: [{kind, bytes, lines: [{line, count, bytes}]}].
+// By kind and line, the most bytes first; line −1 is of those too small. [{kind, bytes, lines: [{line, count, bytes}]}].
 export function holders(stack, group) {
   const kinds = new Map();
   climb(stack, group, (i, kind, low, high) => {
@@ -99,6 +99,6 @@ export function holders(stack, group) {
     held.bytes += high - low;
     held.lines.set(line, row);
   });
-  const most = (a, b) => b.bytes - a.bytes;
+  const most = (a, b) => (a.line < 0) - (b.line < 0) || b.bytes - a.bytes; // smaller ones last
   return [...kinds.values()].sort(most).map((held) => ({ ...held, lines: [...held.lines.values()].sort(most) }));
 }
