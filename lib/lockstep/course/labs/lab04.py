@@ -37,7 +37,7 @@ _BEFORE = 4  # tensors of a batch's size that the current stream still works wit
 _EARLIER = ("given back: full on", "given back: amax on")  # what it does with them
 
 
-def _slow() -> Any:
+def slow() -> Any:
     """An H200 on which launches cost next to nothing, and every kernel and copy takes long."""
     h200 = virtual.MACHINES["H200"]
     return replace(
@@ -46,14 +46,14 @@ def _slow() -> Any:
     )  # fmt: skip
 
 
-def _races() -> list[dict[str, Any]]:
+def races() -> list[dict[str, Any]]:
     return [
         {"kind": one.kind, "said": str(one).splitlines()[0], "streams": list(one.streams)}
         for one in virtual.races()
     ]
 
 
-def _waits(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
+def waits(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
     """The calls by which the host waited between two seconds of its clock."""
     calls = [
         one.name
@@ -64,7 +64,7 @@ def _waits(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
     return [name for name in calls if name in _WAITS] or asks[_ASKS_TO_WAIT:]
 
 
-def _raced(
+def raced(
     *, second: str = "", first: str = "", kind: str = "", said: tuple[str, ...] = ("",)
 ) -> Callable[[Run, int], Any]:
     """A race of the answer. first, second: what the stream's name in the report has; said: any
@@ -86,12 +86,12 @@ def torch_cuda(run: Run, rank: int) -> bool:
     return any(_NO_GPU.search(one.message) for one in run.job.failures)
 
 
-def _host_waits(run: Run, rank: int) -> Any:
+def host_waits(run: Run, rank: int) -> Any:
     waits = run.noted[rank]["waits"]
     return bool(waits) and {"call": waits[0]}
 
 
-def _overlap(some: Sequence[Slice], others: Sequence[Slice]) -> int:
+def overlap(some: Sequence[Slice], others: Sequence[Slice]) -> int:
     """ns of `some` during which one of `others` runs; those of one list run one by one."""
     return sum(
         max(0, min(one.end, other.end) - max(one.start, other.start))
@@ -204,7 +204,7 @@ timed.demands(
 
 
 def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
-    with virtual.device(_slow()) as cuda:
+    with virtual.device(slow()) as cuda:
         left = cuda.Stream()  # the report takes their names from these lines
         right = cuda.Stream()
         other = cuda.Stream()
@@ -215,7 +215,7 @@ def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
         with cuda.stream(current):
             got = answer(cuda, given, left, right)
         end = virtual.perf_counter()
-        races = _races()
+        races = races()
         cuda.synchronize()
         slices = list(virtual.trace())
         found = [got.cpu() if hasattr(got, "cpu") else got, given.cpu()]
@@ -227,11 +227,11 @@ def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
     }
     noted = {
         "races": races,
-        "waits": _waits(slices, begin, end),
+        "waits": waits(slices, begin, end),
         "idle": [name for name, lane in lanes.items() if not lane],
         "elsewhere": bool(kernels)
         and max(kernels, key=lambda one: one.start).stream != current.number,
-        "beside": _overlap(*lanes.values()),
+        "beside": overlap(*lanes.values()),
         "names": [sorted({one.name for one in lane}) for lane in lanes.values()],
     }
     return Noted(found, noted)
@@ -255,7 +255,7 @@ def ordered(draw: random.Random) -> Iterator[Trial]:
 
 def _between_left_and_right(run: Run, rank: int) -> Any:
     one, other = "`left`", "`right`"
-    return _raced(first=one, second=other)(run, rank) or _raced(first=other, second=one)(run, rank)
+    return raced(first=one, second=other)(run, rank) or raced(first=other, second=one)(run, rank)
 
 
 def _idle_stream(run: Run, rank: int) -> Any:
@@ -273,13 +273,13 @@ def _swapped(run: Run, rank: int) -> bool:
 
 
 ordered.shows("between-left-and-right", _between_left_and_right)
-ordered.shows("no-wait-before-left", _raced(second="`left`"))
-ordered.shows("no-wait-before-right", _raced(second="`right`"))
-ordered.shows("no-wait-after-left", _raced(first="`left`"))
-ordered.shows("no-wait-after-right", _raced(first="`right`"))
+ordered.shows("no-wait-before-left", raced(second="`left`"))
+ordered.shows("no-wait-before-right", raced(second="`right`"))
+ordered.shows("no-wait-after-left", raced(first="`left`"))
+ordered.shows("no-wait-after-right", raced(first="`right`"))
 ordered.fails("torch-cuda", torch_cuda)
-ordered.demands("race", _raced())
-ordered.demands("host-waits", _host_waits)
+ordered.demands("race", raced())
+ordered.demands("host-waits", host_waits)
 ordered.demands("stream-not-used", _idle_stream)
 ordered.demands("swapped", _swapped)
 ordered.demands("sum-elsewhere", lambda run, rank: run.noted[rank]["elsewhere"])
@@ -292,7 +292,7 @@ ordered.demands("not-beside", lambda run, rank: run.noted[rank]["beside"] < 50_0
 def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
     """Two collectives, and one wait between them; by names of kernels it is seen what waited."""
     launched = []
-    with virtual.device(_slow()) as cuda:
+    with virtual.device(slow()) as cuda:
         side = cuda.Stream()
         later = cuda.Stream()
         first, second = make(x).to("cuda"), make(another).to("cuda")
@@ -324,7 +324,7 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
             with cuda.stream(cuda.Stream()):  # a second call, for another stream
                 wait()
                 again = first.exp()
-            end, races = virtual.perf_counter(), _races()
+            end, races = virtual.perf_counter(), races()
             cuda.synchronize()
             del again
             found = [y.cpu(), z.cpu()]
@@ -335,7 +335,7 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
     ends = [one.end for one in slices if one.kind == Kind.COMPUTE and one.name == "mul_"]
     noted = {
         "races": races,
-        "waits": _waits(slices, begin, end),
+        "waits": waits(slices, begin, end),
         "launched": launched,
         "at_once": at_once,
         "blocks": len(ends) == 4 and max(at["div_"].start, at["abs_"].start) >= ends[1],
@@ -370,16 +370,16 @@ def _elsewhere(run: Run, rank: int) -> bool:
 collective_on_side.shows("never-launched", lambda run, rank: not run.noted[rank]["launched"])
 collective_on_side.shows("launched-late", lambda run, rank: not run.noted[rank]["at_once"])
 collective_on_side.shows("not-on-side", _elsewhere)
-collective_on_side.shows("given-back", _raced(kind="given back"))
-collective_on_side.shows("no-event-before", _raced(second="`side`"))
-collective_on_side.shows("no-event-after", _raced(first="`side`"))
+collective_on_side.shows("given-back", raced(kind="given back"))
+collective_on_side.shows("no-event-before", raced(second="`side`"))
+collective_on_side.shows("no-event-after", raced(first="`side`"))
 collective_on_side.fails("torch-cuda", torch_cuda)
-collective_on_side.demands("waits-once", _raced(first="`side`", said=("exp on",)))
-collective_on_side.demands("race", _raced())
+collective_on_side.demands("waits-once", raced(first="`side`", said=("exp on",)))
+collective_on_side.demands("race", raced())
 collective_on_side.demands("not-called", lambda run, rank: not run.noted[rank]["launched"])
 collective_on_side.demands("launched-late", lambda run, rank: not run.noted[rank]["at_once"])
 collective_on_side.demands("not-on-side", _elsewhere)
-collective_on_side.demands("host-waits", _host_waits)
+collective_on_side.demands("host-waits", host_waits)
 collective_on_side.demands("blocks-at-once", lambda run, rank: run.noted[rank]["blocks"])
 collective_on_side.demands("waits-for-all", lambda run, rank: run.noted[rank]["waits_for_all"])
 
@@ -498,7 +498,7 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
     """
     import torch
 
-    with virtual.device(_slow()) as cuda:
+    with virtual.device(slow()) as cuda:
         side = cuda.Stream()
         current = cuda.Stream() if elsewhere else cuda.current_stream()
         kind = getattr(torch, dtype)
@@ -525,7 +525,7 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
             end = virtual.perf_counter()
         with cuda.stream(side):  # who comes next takes the memory that was given back
             later = [torch.full((_BATCH,), -1.0, device="cuda") for _ in range(_BEFORE)]
-        races = _races()
+        races = races()
         del later
         cuda.synchronize()
         slices = list(virtual.trace())
@@ -538,12 +538,12 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
     long = sum(one.duration for one in copies)
     noted = {
         "races": races,
-        "waits": _waits(slices, begin, end),
+        "waits": waits(slices, begin, end),
         "held": len(places),
         "converted": sorted(kinds - {dtype}),
         "copies": len(all_copies),
         "elsewhere": any(one.name == "sum" and one.stream != current.number for one in ran),
-        "hidden": _overlap(copies, steps) / long if long else 0.0,
+        "hidden": overlap(copies, steps) / long if long else 0.0,
         "busy": (end - begin) * 1e9 > sum(one.duration for one in all_copies) / 2,
     }
     return Noted(found, noted)
@@ -577,10 +577,10 @@ def _too_much(run: Run, rank: int) -> Any:
     return held > _MOST_BATCHES and {"held": held, "batches": len(run.right(rank))}
 
 
-prefetch.shows("no-free", _raced(second="`side`", kind="write"))
-prefetch.shows("no-wait-at-first", _raced(kind="given back", said=_EARLIER))
-prefetch.shows("given-back", _raced(kind="given back"))
-prefetch.shows("no-full", _raced(first="`side`"))
+prefetch.shows("no-free", raced(second="`side`", kind="write"))
+prefetch.shows("no-wait-at-first", raced(kind="given back", said=_EARLIER))
+prefetch.shows("given-back", raced(kind="given back"))
+prefetch.shows("no-full", raced(first="`side`"))
 prefetch.demands(
     "converted",
     lambda run, rank: (
@@ -588,8 +588,8 @@ prefetch.demands(
     ),
 )
 prefetch.fails("torch-cuda", torch_cuda)
-prefetch.demands("race", _raced())
-prefetch.demands("host-waits", _host_waits)
+prefetch.demands("race", raced())
+prefetch.demands("host-waits", host_waits)
 prefetch.demands("pageable", lambda run, rank: run.noted[rank]["busy"])
 prefetch.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
 prefetch.demands("steps-elsewhere", lambda run, rank: run.noted[rank]["elsewhere"])

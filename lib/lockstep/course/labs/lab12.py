@@ -1,0 +1,438 @@
+"""Lab 12, memory and input: the trials of its exercises, and the signs of mistakes.
+
+What a step keeps is asked of the virtual GPU, on which copies are seen, too, as in lab 04.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+from ... import virtual
+from ...base.formatting import percent
+from ...trace import Kind
+from ..judging import Noted, Number, Run, Trial, judged
+from .lab04 import host_waits, overlap, raced, races, slow, torch_cuda, waits
+
+_MIB, _GIB = 1 << 20, 1 << 30
+
+# ── peak ─────────────────────────────────────────────────────────────────────────────────────
+
+_NEAR = 0.05  # of the bytes, in which a prediction may be wrong
+
+
+def _summit(layers: int, width: int, vocabulary: int, tokens: int, size: int) -> int:
+    """The bytes that the lab's text leads to."""
+    parameters = 12 * layers * width**2 + 2 * vocabulary * width
+    kept = 16 * layers * tokens * width + 3 * tokens * vocabulary
+    return size * max(3 * parameters + kept, 5 * parameters) + 64 * _MIB
+
+
+def _measured(layers: int, width: int, vocabulary: int, tokens: int, size: int) -> int:
+    """The peak of the second step of such a model on the virtual GPU, with cuBLAS's workspace."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    def linear(a: int, b: int) -> Any:
+        return nn.Linear(a, b, bias=False)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+            self.qkv, self.out = linear(width, 3 * width), linear(width, width)
+            self.up, self.down = linear(width, 4 * width), linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            parts = self.qkv(self.norms[0](x)).view(1, tokens, 3, width // 64, 64)
+            q, k, v = parts.permute(2, 0, 3, 1, 4)
+            seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(seen.transpose(1, 2).reshape(x.shape))
+            return x + self.down(functional.gelu(self.up(self.norms[1](x))))
+
+    with virtual.device("H200", values=False) as cuda:
+        with torch.device("cuda"):
+            blocks = [Block() for _ in range(layers)]
+            ends = nn.Embedding(vocabulary, width), nn.LayerNorm(width), linear(width, vocabulary)
+            model = nn.Sequential(ends[0], *blocks, *ends[1:])
+            model = model.to({2: torch.bfloat16, 4: torch.float32}[size])
+            ids = torch.zeros(1, tokens, dtype=torch.int64)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(2):
+            functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return int(cuda.max_memory_allocated()) + 64 * _MIB
+
+
+def _predicted(answer: Any, *config: int) -> Noted:
+    measured, got = _measured(*config), answer(*config)
+    if isinstance(got, int | float):
+        got = _summit(*config) if abs(got / measured - 1) <= _NEAR else int(got)
+    return Noted(got, {"measured": measured})
+
+
+@judged("peak", lab="12", play=_predicted)
+def peak(draw: random.Random) -> Iterator[Trial]:
+    """`peak(layers, width, vocabulary, tokens, size)`: the most bytes of a training step."""
+    for like, *config in (
+        ("many tokens", draw.randint(4, 6), 1024, 1024, 32_768, 2),
+        ("a large vocabulary", 2, 1024, draw.randint(100, 120) * 1024, 8192, 2),
+        ("few tokens", draw.randint(3, 5), 4096, 32_000, 256, 4),
+        ("few tokens, of 2 bytes", draw.randint(3, 5), 8192, 8192, 512, 2),
+        ("numbers of 4 bytes", draw.randint(8, 12), 1536, 8192, 6000, 4),
+    ):
+        yield Trial(0, given=[tuple(config)], right=[_summit(*config)], like=like)
+
+
+# ── rounded ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _rounded(answer: Any, sizes: list[int]) -> Noted:
+    got = [answer(nbytes) for nbytes in sizes]
+    whole = all(type(one) is int or (isinstance(one, float) and one == int(one)) for one in got)
+    pairs = list(zip(sizes, got, strict=True)) if whole else []
+    noted = {
+        "less": [pair for pair in pairs if pair[1] < pair[0]],
+        "more": [(n, out) for n, out in pairs if 4 * out > 5 * n and out > n + -n % 512],
+        "different": len({int(out) for nbytes, out in pairs if _MIB <= nbytes <= _GIB}),
+    }
+    return Noted("whole numbers" if whole else got[0], noted)
+
+
+@judged("rounded", lab="12", play=_rounded)
+def rounded(draw: random.Random) -> Iterator[Trial]:
+    """`rounded(nbytes)`: sizes that come again, at most a quarter larger."""
+    small = [*range(1, 600), *(draw.randint(600, _MIB) for _ in range(300))]
+    edges = [(1 << bit) + by for bit in range(20, 31) for by in (-1, 0, 1)]
+    steps = [round(_MIB * 1.004**step) for step in range(1740)]
+    large = [*edges, *steps, *(int(_MIB * 2 ** draw.uniform(0, 10)) for _ in range(2000))]
+    large = [one for one in large if one <= _GIB] + [draw.randint(_GIB, 80 * _GIB)]
+    for like, sizes in (("1 MiB to 1 GiB", large), ("less than 1 MiB", small)):
+        yield Trial(0, given=[(sizes,)], right=["whole numbers"], like=like)
+
+
+def _first(what: str) -> Any:
+    def sign(run: Run, rank: int) -> Any:
+        found = run.noted[rank][what]
+        return bool(found) and {"asked": f"{found[0][0]:,}", "made": f"{found[0][1]:,}"}
+
+    return sign
+
+
+rounded.demands("less", _first("less"))
+rounded.demands("more", _first("more"))
+rounded.demands(
+    "too-many", lambda run, rank: run.noted[rank]["different"] > 41 and run.noted[rank]
+)
+
+
+# ── recomputed ───────────────────────────────────────────────────────────────────────────────
+
+
+def _least(kept: Sequence[int], seconds: Sequence[float], budget: int) -> float:
+    """The least time in which the others fit into the budget."""
+    blocks = range(len(kept))
+    return min(
+        sum(seconds[i] for i in some)
+        for count in range(len(kept) + 1)
+        for some in combinations(blocks, count)
+        if sum(kept) - sum(kept[i] for i in some) <= budget
+    )
+
+
+def _chosen(answer: Any, kept: list[int], seconds: list[float], budget: int) -> Noted:
+    some = answer(list(kept), list(seconds), budget)
+    plain = isinstance(some, list) and all(
+        isinstance(i, int) and 0 <= i < len(kept) for i in some
+    )
+    if not plain:
+        return Noted(some, {})
+    left = sum(kept[i] for i in range(len(kept)) if i not in some)
+    took = sum(seconds[i] for i in set(some)) if left <= budget else -1.0
+    return Noted(took, {"some": some, "left": left, "budget": budget})
+
+
+@judged("recomputed", lab="12", play=_chosen, called="seconds of its choice: ")
+def recomputed(draw: random.Random) -> Iterator[Trial]:
+    """`recomputed(kept, seconds, budget)`: the blocks to recompute, in the least time."""
+    for like, kept, seconds, budget in (
+        ("equal blocks", [8] * 5, [2.0] * 5, 24),
+        ("a block that just fits", [6, 5, 5], [4.0, 2.5, 2.5], 10),
+        ("all of them fit", [3, 4, 5], [1.0, 1.0, 1.0], 12),
+        ("no budget at all", [3, 4, 5], [1.0, 2.0, 3.0], 0),
+        ("the best for its time is too large", [10, 9, 9], [6.0, 5.0, 5.0], 10),
+        ("large bytes", [draw.randint(1, 40) << 26 for _ in range(9)],
+         [draw.randint(1, 30) / 8 for _ in range(9)], 60 << 26),
+        ("many blocks", [draw.randint(5, 60) for _ in range(12)],
+         [draw.randint(5, 60) / 4 for _ in range(12)], draw.randint(120, 260)),
+        ("many blocks", [draw.randint(1, 9) for _ in range(13)],
+         [draw.randint(1, 9) / 2 for _ in range(13)], draw.randint(10, 40)),
+    ):  # fmt: skip
+        yield Trial(
+            0, given=[(kept, seconds, budget)], right=[Number(_least(kept, seconds, budget))],
+            patience=30.0, like=like if len(kept) > 3 else f"{like}, kept {kept}",
+        )  # fmt: skip
+
+
+recomputed.shows(
+    "does-not-fit", lambda run, rank: run.got(rank) == -1.0 and run.noted[rank]
+)
+recomputed.demands(
+    "unsorted",
+    lambda run, rank: (
+        run.noted[rank]["some"] != sorted(set(run.noted[rank]["some"])) and run.noted[rank]
+    ),
+)
+
+
+# ── offloaded ────────────────────────────────────────────────────────────────────────────────
+
+_NUMBERS = 4096  # of a weight
+_BEFORE = 4  # tensors of a weight's size that the current stream still works with
+_PLACES = 3  # on the device, at most
+_HIDDEN = 0.95  # of the copies' time, without the first
+
+
+def _offloaded(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> Noted:
+    """Weights through the answer, where new memory is what earlier work still writes and reads.
+
+    elsewhere: whether another stream than the default one is current.
+    """
+    import torch
+
+    with virtual.device(slow()) as cuda:
+        side = cuda.Stream()
+        current = cuda.Stream() if elsewhere else cuda.current_stream()
+        kind = getattr(torch, dtype)
+        on_host = [torch.full((_NUMBERS,), value, dtype=kind).pin_memory() for value in values]
+        places, kinds = set(), set()  # of what the functions were given
+
+        def used(w: Any) -> Any:
+            places.add(w.data_ptr())
+            kinds.add(str(w.dtype).removeprefix("torch."))
+            total = w.float().mean()
+            for _ in range(3):
+                total = total + 1
+            return total + w[0]  # what comes too early is overwritten by now
+
+        cuda.synchronize()
+        with cuda.stream(current):
+            earlier = [torch.full((_NUMBERS,), -1.0, device="cuda") for _ in range(_BEFORE)]
+            for one in earlier:
+                one.amax()
+            del one, earlier  # on the host; the device has not begun with most of it
+            x = torch.full((), 1.0, device="cuda")
+            begin = virtual.perf_counter()
+            got = answer(
+                cuda, on_host, lambda x, w: x / 2 + used(w), lambda x, w: x / 2 - used(w), x, side
+            )
+            end = virtual.perf_counter()
+        with cuda.stream(side):  # who comes next takes the memory that was given back
+            later = [torch.full((_NUMBERS,), -1.0, device="cuda") for _ in range(_BEFORE)]
+        found_races = races()
+        del later
+        cuda.synchronize()
+        slices = list(virtual.trace())
+        found = float(got.cpu()) if hasattr(got, "cpu") and got.numel() == 1 else got
+    ran = [one for one in slices if one.stream >= 0 and one.start >= begin * 1e9]
+    copies = [one for one in ran if one.name.startswith("copy host")]
+    work = [one for one in ran if one.kind == Kind.COMPUTE and one.stream != side.number]
+    long = sum(one.duration for one in copies[1:])  # nothing can hide the first
+    noted = {
+        "races": found_races,
+        "waits": waits(slices, begin, end),
+        "held": len(places),
+        "converted": sorted(kinds - {dtype}),
+        "copies": len(copies),
+        "weights": len(values),
+        "elsewhere": any(one.name == "mean" and one.stream != current.number for one in ran),
+        "hidden": overlap(copies[1:], work) / long if long else 0.0,
+        "busy": (end - begin) * 1e9 > sum(one.duration for one in copies) / 2,
+    }
+    return Noted(found, noted)
+
+
+@judged("offloaded", lab="12", play=_offloaded)
+def offloaded(draw: random.Random) -> Iterator[Trial]:
+    """`offloaded(cuda, on_host, forward, backward, x, side)`: weights fetched one ahead."""
+    for count, dtype, elsewhere in (
+        (4, "float32", False),
+        (2, "float32", False),
+        (draw.choice((5, 7)), "float16", True),
+    ):
+        values = [one / 8 for one in draw.sample(range(8, 800, 8), count)]
+        x = 1.0
+        for value in values:
+            x = x / 2 + (2 * value + 3)
+        for value in reversed(values):
+            x = x / 2 - (2 * value + 3)
+        where = " and another stream than the default one as the current one" * elsewhere
+        yield Trial(
+            0, given=[(values, dtype, elsewhere)], right=[Number(x)],
+            like=f"{count} weights of {dtype}{where}",
+        )  # fmt: skip
+
+
+def _shown(run: Run, rank: int) -> Any:
+    share = run.noted[rank]["hidden"]
+    return share < _HIDDEN and {"share": percent(share)}
+
+
+def _copied_again(run: Run, rank: int) -> Any:
+    return run.noted[rank]["copies"] >= 2 * run.noted[rank]["weights"] and run.noted[rank]
+
+
+offloaded.shows("no-free", raced(second="`side`", kind="write"))
+offloaded.shows("given-back", raced(kind="given back"))
+offloaded.shows("no-full", raced(first="`side`"))
+offloaded.fails("torch-cuda", torch_cuda)
+offloaded.demands("race", raced())
+offloaded.demands(
+    "converted",
+    lambda run, rank: (
+        bool(run.noted[rank]["converted"]) and {"dtype": run.noted[rank]["converted"][0]}
+    ),
+)
+offloaded.demands("host-waits", host_waits)
+offloaded.demands("pageable", lambda run, rank: run.noted[rank]["busy"])
+offloaded.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
+offloaded.demands("elsewhere", lambda run, rank: run.noted[rank]["elsewhere"])
+offloaded.demands("copied-again", _copied_again)
+offloaded.demands("not-hidden", _shown)
+offloaded.demands(
+    "too-much-memory",
+    lambda run, rank: run.noted[rank]["held"] > _PLACES and run.noted[rank],
+)
+
+
+# ── Shard ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read(answer: Any, samples: list[int], workers: int) -> Noted:
+    """What the rank's loader gives in two epochs."""
+    from torch.utils.data import DataLoader, IterableDataset
+
+    dataset = answer(list(samples))
+    if not isinstance(dataset, IterableDataset):
+        return Noted(dataset, {"epochs": []})
+    loader: Any = DataLoader(dataset, batch_size=None, num_workers=workers)
+    epochs = [[int(one) for one in loader] for _ in range(2)]
+    return Noted("samples", {"epochs": epochs})
+
+
+@judged("Shard", lab="12", play=_read)
+def Shard(draw: random.Random) -> Iterator[Trial]:  # noqa: N802 - the exercise's name
+    """`Shard(samples)`: each sample once, on one rank and in one of its workers."""
+    for nproc, workers, count in (
+        (2, 0, 8),
+        (2, 2, 8),
+        (2, 3, 10),
+        (3, 2, draw.choice((13, 14, 17))),
+        (3, 0, 11),
+        (3, 3, 4),
+    ):
+        samples = draw.sample(range(1000), count)
+        each = f"{workers} workers each" if workers else "no workers"
+        yield Trial(
+            nproc, given=[(samples, workers)] * nproc, right=["samples"] * nproc,
+            facts={"samples": samples, "workers": workers}, patience=30.0,
+            like=f"{nproc} ranks, {each}, {count} samples",
+        )  # fmt: skip
+
+
+def _epoch(run: Run) -> list[list[int]]:
+    """What each rank read in its first epoch."""
+    return [noted["epochs"][0] for noted in run.noted]
+
+
+def _times(run: Run, rank: int) -> Any:
+    """A sample that was read more than once."""
+    read = [one for some in _epoch(run) for one in some]
+    often = [read.count(one) for one in run.trial.samples]
+    return max(often) > 1 and {
+        "where": run.trial.like, "times": max(often), "sample": run.trial.samples[often.index(max(often))],
+        "ranks": run.nproc, "copies": run.nproc * max(1, run.trial.workers),
+    }  # fmt: skip
+
+
+def _everything(run: Run, rank: int) -> Any:
+    """Each worker of each rank read all of it."""
+    found = _times(run, rank)
+    return run.trial.workers > 1 and found and found["times"] == found["copies"] and found
+
+
+def _every_rank_all(run: Run, rank: int) -> Any:
+    """Each rank read each sample once."""
+    all_of_it = all(sorted(some) == sorted(run.trial.samples) for some in _epoch(run))
+    return all_of_it and _times(run, rank)
+
+
+def _every_worker_all(run: Run, rank: int) -> Any:
+    """Each worker of a rank read what the rank should have read, or all of it."""
+    if run.trial.workers < 2:
+        return False
+    often = [{some.count(one) for one in some} for some in _epoch(run)]
+    return all(one <= {run.trial.workers} for one in often) and _times(run, rank)
+
+
+def _lost(run: Run, rank: int) -> Any:
+    read = {one for some in _epoch(run) for one in some}
+    lost = [one for one in run.trial.samples if one not in read]
+    return bool(lost) and {"where": run.trial.like, "lost": len(lost), "first": lost[0]}
+
+
+def _other(run: Run, rank: int) -> Any:
+    read = {one for some in _epoch(run) for one in some} - {*run.trial.samples}
+    return bool(read) and {"where": run.trial.like, "other": min(read)}
+
+
+def _uneven(run: Run, rank: int) -> Any:
+    counts = [len(some) for some in _epoch(run)]
+    return max(counts) - min(counts) > 1 and {
+        "where": run.trial.like, "counts": ", ".join(map(str, counts)),
+    }  # fmt: skip
+
+
+def _second(run: Run, rank: int) -> Any:
+    first, second = run.noted[rank]["epochs"]
+    return sorted(first) != sorted(second) and {
+        "where": run.trial.like, "first": len(first), "second": len(second),
+    }  # fmt: skip
+
+
+Shard.demands("second-epoch", _second)
+Shard.demands("everything", _everything)
+Shard.demands("every-worker-all", _every_worker_all)
+Shard.demands("every-rank-all", _every_rank_all)
+Shard.demands("twice", _times)
+Shard.demands("lost", _lost)
+Shard.demands("other", _other)
+Shard.demands("uneven", _uneven)
+
+
+# ── resumed ──────────────────────────────────────────────────────────────────────────────────
+
+
+@judged("resumed", lab="12", further=True)
+def resumed(draw: random.Random) -> Iterator[Trial]:
+    """`resumed(order, steps, batch, before, rank, ranks)`: a rank's samples of what is left."""
+    for like, count, steps, batch, before, ranks in (
+        ("nothing was read", 12, 0, 2, 2, 3),
+        ("the same number of ranks", 24, 3, 2, 2, 2),
+        ("fewer ranks than before", 24, 2, 2, 4, 3),
+        ("more ranks, and numbers that nothing divides", draw.choice((29, 31, 37)), 3, 2, 2, 5),
+        ("one sample left", 13, 2, 2, 3, 2),
+        ("all was read", 9, 3, 2, 2, 2),
+        ("many samples", 500, draw.randint(5, 20), 3, 5, 7),
+    ):
+        order = draw.sample(range(10 * count), count)
+        left = order[steps * batch * before :]
+        for rank in sorted({0, ranks - 1}):
+            yield Trial(
+                0, given=[(list(order), steps, batch, before, rank, ranks)],
+                right=[left[rank::ranks]], like=like,
+            )  # fmt: skip
