@@ -303,7 +303,18 @@ def test_parts_of_a_large_snapshot_are_asked_for_when_they_are_looked_at(
     root = seen.page.locator(".lockstep-play")
     seen.view()
     assert root.get_attribute("data-exact") == "false"
-    seen.page.locator(".ls-plot canvas").focus()
+    # Where one looks, the areas, with what is too small for its own, are as high as the bytes are.
+    filled = (
+        "c => [...c.getContext('2d').getImageData(700, 22, 1, 262).data]"
+        ".filter((value, at) => at % 4 == 3 && value).length"
+    )
+    canvas = seen.page.locator(".ls-plot canvas")
+    box = canvas.bounding_box()
+    assert box
+    state = round((700 - 74) / (box["width"] - 74 - 8) * len(many.time))
+    share = many.allocated[state - 100 : state + 100].max() / (1.06 * many.allocated.max())
+    assert canvas.evaluate(filled) == pytest.approx(262 * share, abs=4)
+    canvas.focus()
     seen.press(*["+"] * 13)
     seen.page.wait_for_selector(".lockstep-play[data-exact=true]")
     asked = [json.loads(one) for one in seen.asked]

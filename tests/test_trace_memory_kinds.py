@@ -104,6 +104,21 @@ def test_what_is_computed_again_in_the_backward_pass_is_activations() -> None:
     assert sorted(gradients) == sorted([4 * WIDE * HIGH, 4 * HIGH, 4 * HIGH * WIDE, 4 * WIDE])
 
 
+def test_an_output_that_the_program_keeps_is_an_activation() -> None:
+    def train(cuda: Any) -> None:
+        model = nn.Linear(WIDE, HIGH).to("cuda")
+        kept = model(torch.randn(BATCH, WIDE, device="cuda"))
+        kept.sum().backward()
+        dropped = model(torch.randn(BATCH, WIDE, device="cuda"))
+        assert kept.shape == dropped.shape
+        del kept, dropped
+        torch.empty(1, device="cuda")
+
+    found = Trace.memory(snapshot(train))
+    outputs = [one.kind for one in found.allocations if one.bytes == 4 * BATCH * HIGH]
+    assert (outputs[0], outputs[-1]) == ("activations", "temporary")
+
+
 def test_whoever_knows_better_says_so() -> None:
     def train(cuda: Any) -> None:
         def batch() -> Any:

@@ -95,8 +95,14 @@ def test_it_is_the_same_each_time_and_nothing_is_kept_unless_it_is_asked_for() -
         (segment,) = snapshot["segments"]
         assert (segment["total_size"], segment["requested_size"]) == (2 * MIB, 400)
         train(cuda, steps=1)
-        cuda.memory._record_memory_history(enabled=None)
-        assert cuda.memory._snapshot()["device_traces"] == [[]]
+        for enabled, has_frames in ((None, False), ("state", True)):
+            cuda.memory._record_memory_history(enabled=enabled)
+            new = torch.empty(MIB, device="cuda")
+            snapshot = cuda.memory._snapshot()
+            assert snapshot["device_traces"] == [[]]
+            blocks = [one for segment in snapshot["segments"] for one in segment["blocks"]]
+            (block,) = [one for one in blocks if one["address"] == new.data_ptr()]
+            assert bool(block["frames"]) == has_frames
 
 
 def test_running_out_of_memory_and_giving_it_back_are_events() -> None:
