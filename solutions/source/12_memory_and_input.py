@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 12 · Memory and input
 #
-# **Two sittings, 60 and 60 minutes · needs: a CPU** (the same cells use a GPU where there is one; else a virtual H200,
+# **Two sittings, 70 and 85 minutes · needs: a CPU** (the same cells use a GPU where there is one; else a virtual H200,
 # and an H200 is recorded)
 #
 # A step that does not fit into the GPU's memory does not run, and a GPU that waits for data does nothing. Both can be
@@ -39,35 +39,50 @@ lockstep.progress("12")
 # has the names of `torch.cuda`. The virtual GPU's memory is given out as PyTorch does it on a real one; with
 # `values=False`, as mostly here, no numbers are computed, so tensors may be as large as on an H200.
 
-# %% id="on-gpu" tags=["plumbing"]
-from dataclasses import dataclass
-from typing import Any
+# %% id="on-gpu-rank" tags=["plumbing"]
+import tempfile
 
 from lockstep.base.provenance import Provenance
 
 
-def _on_rank(program, args, values):
-    if torch.cuda.is_available():
-        stamp = Provenance("live", torch.cuda.get_device_name())
-        return program(torch.cuda, *args), stamp
-    with lockstep.virtual.device("H200", values=values) as cuda:
-        return program(cuda, *args), lockstep.virtual.trace().stamp
+def _on_rank(program, args, values, traced):
+    if not torch.cuda.is_available():
+        with lockstep.virtual.device("H200", values=values) as cuda:
+            return program(cuda, *args), lockstep.virtual.trace()
+    name = Provenance("live", torch.cuda.get_device_name())
+    result = program(torch.cuda, *args)
+    if not traced:
+        return result, lockstep.Trace.from_slices([], stamp=name)
+    with torch.profiler.profile() as profiler:
+        program(torch.cuda, *args)
+        torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        profiler.export_chrome_trace(f"{folder}/rank0.json")
+        return result, lockstep.Trace.load(folder, stamp=name)
+
+
+ONE_RANK = {"nproc_per_node": 1, "init": False, "show": False}
+
+# %% id="on-gpu" tags=["plumbing"]
+from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass
 class Seen:
     result: Any
-    stamp: Any
+    trace: Any
+    stamp = property(lambda self: self.trace.stamp)
 
     def compare(self, prediction, value, unit=""):
         way = "computed" if self.stamp.kind == "simulated" else "measured"
         return lockstep.compare(prediction, **{way: value}, unit=unit)
 
 
-def on_gpu(program, *args, values=False):
+def on_gpu(program, *args, values=False, traced=False):
     """Run program(cuda, *args) on this machine's GPU, or on a virtual H200."""
-    one = {"nproc_per_node": 1, "init": False, "show": False}
-    return Seen(*lockstep.torchrun(_on_rank, program, args, values, **one)[0])
+    job = lockstep.torchrun(_on_rank, program, args, values, traced, **ONE_RANK)
+    return Seen(*job[0])
 
 
 # %% [markdown] id="model-text"
@@ -141,9 +156,9 @@ SHAPE, TOKENS = (12, 768, 12, 50304), (8, 1024)
 
 def two_steps(cuda, shape, tokens):
     """Bytes after the forward pass and after the step; at most in both; history."""
+    cuda.memory._record_memory_history()
     model, optimizer = make(shape)
     ids_bt = torch.zeros(tokens, dtype=torch.int64, device="cuda")
-    cuda.memory._record_memory_history()
     for _ in range(2):
         cuda.reset_peak_memory_stats()
         loss = loss_of(model, ids_bt)
@@ -256,7 +271,7 @@ lockstep.claim(
     "The peak is in the backward pass.",
     guess=guess,
     verdict="holds" if earlier == 10 else "depends",
-    because=f"of {earlier} of 10 models; of the others it is in the optimizer's step",
+    because=f"{earlier} of 10 models have it there, the others in the optimizer's step",
     stamp=recording.stamp,
 )
 
@@ -338,8 +353,8 @@ def fifteen_free(cuda):
     return len(kept), len(again)
 
 
-options = {"nproc_per_node": 1, "init": False, "may_fail": True, "show": False}
-print(lockstep.torchrun(_on_rank, fifteen_free, (), False, **options))
+options = ONE_RANK | {"may_fail": True}
+print(lockstep.torchrun(_on_rank, fifteen_free, (), False, False, **options))
 
 # %% [markdown] id="full-explained"
 # "Reserved but unallocated" are nine sixteenths, in the segment of which `kept` has the beginning; the driver has six. No piece
@@ -433,8 +448,8 @@ def rounded(nbytes):
 lockstep.check("rounded", rounded)
 
 # %% [markdown] id="growing-text"
-# On the left your function, on the right an H200: the same 118 requests with at most 12 GiB, and PyTorch's own rounding, which
-# `PYTORCH_CUDA_ALLOC_CONF=roundup_power2_divisions:4` switches on.
+# Here is your function. Below it are the same 118 requests on an H200 that had 12 GiB for them, under five settings of
+# `PYTORCH_CUDA_ALLOC_CONF`; `roundup_power2_divisions:4` is PyTorch's own rounding.
 
 # %% id="growing"
 rounded = lockstep.carry_on("rounded", rounded)
@@ -472,8 +487,9 @@ title = "Growing by 3 %, and 60 alive of 400 mixed sizes; an H200"
 lockstep.table(title, columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="expandable-text"
-# "Over allocated" is what is reserved at most beyond what is allocated at most. Segments that are **expandable** grow at their
-# end: the driver maps more memory behind them.
+# "Over allocated" is what is reserved at most beyond what is allocated at most. Rounding halves the calls, and the time, but what
+# is reserved still grows to the limit. Segments that are **expandable** grow at their end instead: the driver maps more
+# memory behind them.
 #
 # ### Claim: "`expandable_segments` ends fragmentation"
 #
@@ -607,17 +623,19 @@ lockstep.check("recomputed", recomputed)
 torch.manual_seed(0)
 layer = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 1))
 x = torch.randn(8, 64)
-gradients = {}
+losses, gradients = {}, {}
 for how, keep in (("plain", None), ("same numbers", True), ("others", False)):
     torch.manual_seed(1)
     layer.zero_grad()
     options = {"use_reentrant": False, "preserve_rng_state": keep}
     y = layer(x) if keep is None else checkpoint(layer, x, **options)
-    y.sum().backward()
+    losses[how] = y.sum()
+    losses[how].backward()
     gradients[how] = layer[0].weight.grad.clone()
 for how, gradient in gradients.items():
     equal = torch.equal(gradient, gradients["plain"])
-    print(f"{how:>12}: loss the same, gradients {'equal' if equal else 'WRONG'}")
+    said = "as they should be" if equal else "WRONG"
+    print(f"{how:>12}: loss {losses[how].item():.4f}, gradients {said}")
 
 # %% [markdown] id="hidden-text"
 # ## 4 · Weights on the host
@@ -662,37 +680,32 @@ lockstep.compare(prediction, measured=crossing, unit="rows")
 # before it is used: after the first one, 95 % of the copies' time is hidden. The last weight is copied once. At most
 # three places of the device's memory hold weights, the host does not wait, and nothing races.
 #
-# (`torch.empty_like(w, device="cuda")` makes a place; an older tensor may have had its memory, and the current stream may
-# still use that. With two places, weight i can always lie in place i % 2.)
+# (Two places are made for you: weight i can always lie in place i % 2. An older tensor may have had the memory of a new one, and
+# the current stream may still use that.)
 
 # %% id="offloaded"
 import torch
 
 
 def offloaded(cuda, on_host, forward, backward, x, side):
-    # BEGIN SOLUTION
-    now, last = cuda.current_stream(), len(on_host) - 1
+    now, n = cuda.current_stream(), len(on_host)
+    order = [*range(n), *range(n - 1, -1, -1)]
     places = [torch.empty_like(on_host[0], device="cuda") for _ in range(2)]
-    free = [now.record_event()] * 2  # when it may be written to
+    # BEGIN SOLUTION
+    free = [now.record_event()] * 2  # when a place may be written to
 
     def fetch(i):
         free[i % 2].wait(side)
         with cuda.stream(side):
             places[i % 2].copy_(on_host[i], non_blocking=True)
 
-    def use(function, x, i, after):
-        now.wait_stream(side)
-        if after is not None:
-            fetch(after)
-        x = function(x, places[i % 2])
-        free[i % 2] = now.record_event()
-        return x
-
     fetch(0)
-    for i in range(last + 1):
-        x = use(forward, x, i, i + 1 if i < last else None)
-    for i in range(last, -1, -1):
-        x = use(backward, x, i, i - 1 if 0 < i < last else None)
+    for step, i in enumerate(order):
+        now.wait_stream(side)  # weight i is there
+        if step + 1 < 2 * n and order[step + 1] != i:
+            fetch(order[step + 1])
+        x = (forward if step < n else backward)(x, places[i % 2])
+        free[i % 2] = now.record_event()
     return x
     # END SOLUTION
 
@@ -700,42 +713,35 @@ def offloaded(cuda, on_host, forward, backward, x, side):
 # %% id="offloaded-check"
 lockstep.check("offloaded", offloaded)
 
-# %% [markdown] id="pinned-text"
-# ### Claim: "`pin_memory` always helps"
-#
-# A common guess. The recording has 20 products on one stream and a copy on another, from pinned memory or not. **Guess**: is
-# the whole at least 5 % shorter with pinned memory, whatever the size of the copy?
+# %% id="offloaded-run"
+offloaded = lockstep.carry_on("offloaded", offloaded)
 
-# %% id="pinned-guess" tags=["guess"]
-guess = "depends"
 
-# %% id="pinned-claim"
-both = {(one["bytes"], one["pinned"]): one for one in recording.content["copies"]}
-rows, helped = [], []
-for size in sorted({size for size, _ in both}):
-    pageable, pinned = (both[size, is_pinned] for is_pinned in (False, True))
-    helped.append(pinned["both"] < 0.95 * pageable["both"])
-    times = [pageable["to the GPU"], pinned["to the GPU"]]
-    times += [pageable["both"], pinned["both"]]
-    rows.append([f"{size / (1 << 20):g}", *(f"{one * 1e3:.2f}" for one in times)])
-columns = ["MiB", "pageable, ms", "pinned, ms"]
-columns += ["beside products: pageable, ms", "pinned, ms"]
-display(lockstep.table("A copy to an H200", columns, rows, stamp=recording.stamp))
-lockstep.claim(
-    "`pin_memory` always helps.",
-    guess=guess,
-    verdict="holds" if all(helped) else "depends",
-    because=f"of {len(helped)} sizes {sum(helped)} are 5 % shorter, the larger ones",
-    stamp=recording.stamp,
-)
+def four_blocks(cuda, ahead, rows=16_384, width=8192):
+    some = {"dtype": torch.bfloat16}
+    on_host = [torch.empty(width, width, **some, pin_memory=True) for _ in range(4)]
+    x = torch.empty(rows, width, **some, device="cuda")
+    cuda.synchronize()
+    product = lambda x, w: x @ w
+    if ahead:
+        return len(offloaded(cuda, on_host, product, product, x, cuda.Stream()))
+    for weight in [*on_host, *on_host[::-1]]:
+        x = x @ weight.to("cuda", non_blocking=True)
+    return len(x)
+
+
+plain, ahead = (on_gpu(four_blocks, way, traced=True) for way in (False, True))
+title = "Four blocks, there and back: copied when needed, then one ahead"
+lockstep.Timeline(ahead.trace, before=plain.trace, title=title)
 
 # %% [markdown] id="workers-text"
 # ## 5 · Input
 #
 # A `DataLoader` with `num_workers=0` loads a batch while the GPU waits. With n workers, n processes load in advance. In the cell
-# below a batch takes 60 ms to load, and a step 20 ms (both are waiting here, as for storage and for a GPU); 40 batches.
+# below a batch takes 60 ms to load, and a step 20 ms (both are waiting here, as for storage and for a GPU), and all ranks add up one
+# number in each of 16 steps.
 #
-# **Predict:** how many times as fast is it with 3 workers as with none?
+# **Predict:** how many times as fast is it with 3 workers a rank as with none?
 
 # %% id="workers-prediction" tags=["prediction"]
 prediction = (60 + 20) / max(60 / 3, 20)
@@ -746,26 +752,35 @@ def loaded(workers):
     """Milliseconds from one batch to the next."""
     import time
 
-    from torch.utils.data import DataLoader
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, Dataset
 
-    class Batches(torch.utils.data.Dataset):
+    class Batches(Dataset):
         def __len__(self):
-            return 40
+            return 16
 
         def __getitem__(self, at):
             time.sleep(0.060)
-            return at
+            return torch.ones(4)
 
     came = []
-    for _ in DataLoader(Batches(), batch_size=None, num_workers=workers):
+    for batch in DataLoader(Batches(), batch_size=None, num_workers=workers):
         came.append(time.perf_counter())
         time.sleep(0.020)
+        dist.all_reduce(batch.to(lockstep.device()))
     return (came[-1] - came[0]) / (len(came) - 1) * 1e3
 
 
-one_rank = on_ranks | {"nproc_per_node": 1}
-apart = {n: lockstep.torchrun(loaded, n, **one_rank)[0] for n in (0, 1, 2, 3, 4)}
-lockstep.compare(prediction, measured=apart[0] / apart[3], unit="times")
+fed = {n: lockstep.torchrun(loaded, n, **on_ranks) for n in (0, 1, 2, 3, 4)}
+lockstep.compare(prediction, measured=fed[0][0] / fed[3][0], unit="times")
+
+# %% [markdown] id="starved-text"
+# Here are both jobs, first without workers, then with three. Only the all-reduces are drawn: what is between them is the step, and
+# the wait for a batch. From the calls alone nobody can tell the two apart; the distance between them can.
+
+# %% id="starved" tags=["varies"]
+for workers in (0, 3):
+    display(fed[workers])
 
 # %% [markdown] id="four-text"
 # ### Claim: "four workers a GPU"
@@ -777,8 +792,9 @@ lockstep.compare(prediction, measured=apart[0] / apart[3], unit="times")
 guess = "does not hold"
 
 # %% id="four-claim" tags=["varies"]
+apart = {n: job[0] for n, job in fed.items()}
 rows = [[n, f"{ms:.0f}"] for n, ms in apart.items()]
-stamp = lockstep.live(lockstep.torchrun(bool, **one_rank))
+stamp = lockstep.live(fed[0])
 display(lockstep.table("A step", ["workers", "ms"], rows, stamp=stamp))
 enough = min((n for n in apart if apart[n] < 22), default=None)
 lockstep.claim(
@@ -956,6 +972,40 @@ lockstep.claim(
     verdict="depends" if unchanged and changed else "holds",
     because="without set_epoch() two epochs have the same order, with it another one",
     stamp=lockstep.live(lockstep.torchrun(bool, nproc_per_node=1, show=False)),
+)
+
+# %% [markdown] id="pinned-text"
+# ## Pinned memory
+#
+# About 5 minutes; recorded.
+#
+# ### Claim: "`pin_memory` always helps"
+#
+# A common guess. The recording has 20 products on one stream and a copy on another, from pinned memory or not. **Guess**: is
+# the whole at least 5 % shorter with pinned memory, whatever the size of the copy?
+
+# %% id="pinned-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="pinned-claim"
+recording = lockstep.recorded("memory/h200.json")
+both = {(one["bytes"], one["pinned"]): one for one in recording.content["copies"]}
+rows, helped = [], []
+for size in sorted({size for size, _ in both}):
+    pageable, pinned = (both[size, is_pinned] for is_pinned in (False, True))
+    helped.append(pinned["both"] < 0.95 * pageable["both"])
+    times = [pageable["to the GPU"], pinned["to the GPU"]]
+    times += [pageable["both"], pinned["both"]]
+    rows.append([f"{size / (1 << 20):g}", *(f"{one * 1e3:.2f}" for one in times)])
+columns = ["MiB", "pageable, ms", "pinned, ms"]
+columns += ["beside products: pageable, ms", "pinned, ms"]
+display(lockstep.table("A copy to an H200", columns, rows, stamp=recording.stamp))
+lockstep.claim(
+    "`pin_memory` always helps.",
+    guess=guess,
+    verdict="holds" if all(helped) else "depends",
+    because=f"of {len(helped)} sizes {sum(helped)} are 5 % shorter, the larger ones",
+    stamp=recording.stamp,
 )
 
 # %% [markdown] id="selective-text"
