@@ -222,6 +222,7 @@ history
 # **Goal:** `peak(layers, width, vocabulary, tokens, size)` returns the bytes at the higher summit of a step that is not the
 # first, within 5 %; `tokens` is batch times length, and `size` the bytes of a number.
 
+
 # %% id="peak"
 def peak(layers, width, vocabulary, tokens, size):
     # BEGIN SOLUTION
@@ -435,6 +436,7 @@ lockstep.claim(
 # included) there are at most 41 different results, though there are a billion requests. Below 1 MiB there may be any
 # number of them; the least request is 1 byte.
 
+
 # %% id="rounded"
 def rounded(nbytes):
     # BEGIN SOLUTION
@@ -499,9 +501,7 @@ lockstep.table(title, columns, rows, stamp=recording.stamp)
 guess = "depends"
 
 # %% id="expandable-claim"
-less = {
-    sizes: over_by[sizes, "expandable_segments:True"] for sizes in ("growing", "mixed")
-}
+less = {sizes: over_by[sizes, "expandable_segments:True"] for sizes in ("growing", "mixed")}
 small = [sizes for sizes, over in less.items() if over < 0.05]
 lockstep.claim(
     "`expandable_segments` ends fragmentation.",
@@ -913,6 +913,7 @@ lockstep.claim(
 # **Goal:** `resumed(order, steps, batch, before, rank, ranks)` returns the list of samples that are left for `rank` of `ranks`, after
 # `before` ranks have taken `steps` steps of `batch` samples each. What is left is divided in the same way: rank r takes every
 # `ranks`-th, from number r on. No sample is lost or comes twice; at the end of an epoch ranks may have one more or less.
+
 
 # %% id="resumed"
 def resumed(order, steps, batch, before, rank, ranks):

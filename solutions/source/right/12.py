@@ -204,7 +204,7 @@ def offloaded(cuda, on_host, forward, backward, x, side):
 
     fetch(0)
     fetch(1)
-    for at, i in enumerate(order):
+    for at in range(len(order)):
         now.wait_event(full[at])
         w = places[at % 3]
         if at < n:

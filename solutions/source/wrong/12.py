@@ -315,7 +315,7 @@ def offloaded(cuda, on_host, forward, backward, x, side):
 
 # %% offloaded: not-hidden
 def offloaded(cuda, on_host, forward, backward, x, side):
-    now = cuda.current_stream()
+    now, w = cuda.current_stream(), None
     for function, weights in ((forward, on_host), (backward, on_host[::-1])):
         for weight in weights:
             if function is backward and weight is on_host[-1]:

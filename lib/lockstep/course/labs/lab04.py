@@ -37,7 +37,7 @@ _BEFORE = 4  # tensors of a batch's size that the current stream still works wit
 _EARLIER = ("given back: full on", "given back: amax on")  # what it does with them
 
 
-def slow() -> Any:
+def slow_machine() -> Any:
     """An H200 on which launches cost next to nothing, and every kernel and copy takes long."""
     h200 = virtual.MACHINES["H200"]
     return replace(
@@ -46,14 +46,14 @@ def slow() -> Any:
     )  # fmt: skip
 
 
-def races() -> list[dict[str, Any]]:
+def races_seen() -> list[dict[str, Any]]:
     return [
         {"kind": one.kind, "said": str(one).splitlines()[0], "streams": list(one.streams)}
         for one in virtual.races()
     ]
 
 
-def waits(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
+def calls_that_wait(slices: Sequence[Slice], begin: float, end: float) -> list[str]:
     """The calls by which the host waited between two seconds of its clock."""
     calls = [
         one.name
@@ -204,7 +204,7 @@ timed.demands(
 
 
 def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
-    with virtual.device(slow()) as cuda:
+    with virtual.device(slow_machine()) as cuda:
         left = cuda.Stream()  # the report takes their names from these lines
         right = cuda.Stream()
         other = cuda.Stream()
@@ -215,7 +215,7 @@ def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
         with cuda.stream(current):
             got = answer(cuda, given, left, right)
         end = virtual.perf_counter()
-        races = races()
+        races = races_seen()
         cuda.synchronize()
         slices = list(virtual.trace())
         found = [got.cpu() if hasattr(got, "cpu") else got, given.cpu()]
@@ -227,7 +227,7 @@ def _ordered(answer: Any, x: Tensor, elsewhere: bool) -> Noted:
     }
     noted = {
         "races": races,
-        "waits": waits(slices, begin, end),
+        "waits": calls_that_wait(slices, begin, end),
         "idle": [name for name, lane in lanes.items() if not lane],
         "elsewhere": bool(kernels)
         and max(kernels, key=lambda one: one.start).stream != current.number,
@@ -292,7 +292,7 @@ ordered.demands("not-beside", lambda run, rank: run.noted[rank]["beside"] < 50_0
 def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
     """Two collectives, and one wait between them; by names of kernels it is seen what waited."""
     launched = []
-    with virtual.device(slow()) as cuda:
+    with virtual.device(slow_machine()) as cuda:
         side = cuda.Stream()
         later = cuda.Stream()
         first, second = make(x).to("cuda"), make(another).to("cuda")
@@ -324,7 +324,7 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
             with cuda.stream(cuda.Stream()):  # a second call, for another stream
                 wait()
                 again = first.exp()
-            end, races = virtual.perf_counter(), races()
+            end, races = virtual.perf_counter(), races_seen()
             cuda.synchronize()
             del again
             found = [y.cpu(), z.cpu()]
@@ -335,7 +335,7 @@ def _on_side(answer: Any, x: Tensor, another: Tensor, elsewhere: bool) -> Noted:
     ends = [one.end for one in slices if one.kind == Kind.COMPUTE and one.name == "mul_"]
     noted = {
         "races": races,
-        "waits": waits(slices, begin, end),
+        "waits": calls_that_wait(slices, begin, end),
         "launched": launched,
         "at_once": at_once,
         "blocks": len(ends) == 4 and max(at["div_"].start, at["abs_"].start) >= ends[1],
@@ -498,7 +498,7 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
     """
     import torch
 
-    with virtual.device(slow()) as cuda:
+    with virtual.device(slow_machine()) as cuda:
         side = cuda.Stream()
         current = cuda.Stream() if elsewhere else cuda.current_stream()
         kind = getattr(torch, dtype)
@@ -525,7 +525,7 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
             end = virtual.perf_counter()
         with cuda.stream(side):  # who comes next takes the memory that was given back
             later = [torch.full((_BATCH,), -1.0, device="cuda") for _ in range(_BEFORE)]
-        races = races()
+        races = races_seen()
         del later
         cuda.synchronize()
         slices = list(virtual.trace())
@@ -538,7 +538,7 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
     long = sum(one.duration for one in copies)
     noted = {
         "races": races,
-        "waits": waits(slices, begin, end),
+        "waits": calls_that_wait(slices, begin, end),
         "held": len(places),
         "converted": sorted(kinds - {dtype}),
         "copies": len(all_copies),

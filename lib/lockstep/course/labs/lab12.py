@@ -14,7 +14,7 @@ from ... import virtual
 from ...base.formatting import percent
 from ...trace import Kind
 from ..judging import Noted, Number, Run, Trial, judged
-from .lab04 import host_waits, overlap, raced, races, slow, torch_cuda, waits
+from .lab04 import calls_that_wait, host_waits, overlap, raced, races_seen, slow_machine, torch_cuda
 
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -125,9 +125,7 @@ def _first(what: str) -> Any:
 
 rounded.demands("less", _first("less"))
 rounded.demands("more", _first("more"))
-rounded.demands(
-    "too-many", lambda run, rank: run.noted[rank]["different"] > 41 and run.noted[rank]
-)
+rounded.demands("too-many", lambda run, rank: run.noted[rank]["different"] > 41 and run.noted[rank])
 
 
 # ── recomputed ───────────────────────────────────────────────────────────────────────────────
@@ -146,9 +144,7 @@ def _least(kept: Sequence[int], seconds: Sequence[float], budget: int) -> float:
 
 def _chosen(answer: Any, kept: list[int], seconds: list[float], budget: int) -> Noted:
     some = answer(list(kept), list(seconds), budget)
-    plain = isinstance(some, list) and all(
-        isinstance(i, int) and 0 <= i < len(kept) for i in some
-    )
+    plain = isinstance(some, list) and all(isinstance(i, int) and 0 <= i < len(kept) for i in some)
     if not plain:
         return Noted(some, {})
     left = sum(kept[i] for i in range(len(kept)) if i not in some)
@@ -178,9 +174,7 @@ def recomputed(draw: random.Random) -> Iterator[Trial]:
         )  # fmt: skip
 
 
-recomputed.shows(
-    "does-not-fit", lambda run, rank: run.got(rank) == -1.0 and run.noted[rank]
-)
+recomputed.shows("does-not-fit", lambda run, rank: run.got(rank) == -1.0 and run.noted[rank])
 recomputed.demands(
     "unsorted",
     lambda run, rank: (
@@ -204,7 +198,7 @@ def _offloaded(answer: Any, values: list[float], dtype: str, elsewhere: bool) ->
     """
     import torch
 
-    with virtual.device(slow()) as cuda:
+    with virtual.device(slow_machine()) as cuda:
         side = cuda.Stream()
         current = cuda.Stream() if elsewhere else cuda.current_stream()
         kind = getattr(torch, dtype)
@@ -233,7 +227,7 @@ def _offloaded(answer: Any, values: list[float], dtype: str, elsewhere: bool) ->
             end = virtual.perf_counter()
         with cuda.stream(side):  # who comes next takes the memory that was given back
             later = [torch.full((_NUMBERS,), -1.0, device="cuda") for _ in range(_BEFORE)]
-        found_races = races()
+        races = races_seen()
         del later
         cuda.synchronize()
         slices = list(virtual.trace())
@@ -243,8 +237,8 @@ def _offloaded(answer: Any, values: list[float], dtype: str, elsewhere: bool) ->
     work = [one for one in ran if one.kind == Kind.COMPUTE and one.stream != side.number]
     long = sum(one.duration for one in copies[1:])  # nothing can hide the first
     noted = {
-        "races": found_races,
-        "waits": waits(slices, begin, end),
+        "races": races,
+        "waits": calls_that_wait(slices, begin, end),
         "held": len(places),
         "converted": sorted(kinds - {dtype}),
         "copies": len(copies),
@@ -325,7 +319,7 @@ def _read(answer: Any, samples: list[int], workers: int) -> Noted:
 
 
 @judged("Shard", lab="12", play=_read)
-def Shard(draw: random.Random) -> Iterator[Trial]:  # noqa: N802 - the exercise's name
+def Shard(draw: random.Random) -> Iterator[Trial]:
     """`Shard(samples)`: each sample once, on one rank and in one of its workers."""
     for nproc, workers, count in (
         (2, 0, 8),
@@ -353,10 +347,13 @@ def _times(run: Run, rank: int) -> Any:
     """A sample that was read more than once."""
     read = [one for some in _epoch(run) for one in some]
     often = [read.count(one) for one in run.trial.samples]
-    return max(often) > 1 and {
-        "where": run.trial.like, "times": max(often), "sample": run.trial.samples[often.index(max(often))],
-        "ranks": run.nproc, "copies": run.nproc * max(1, run.trial.workers),
-    }  # fmt: skip
+    times = max(often)
+    return times > 1 and {
+        "where": run.trial.like,
+        "times": times,
+        "sample": run.trial.samples[often.index(times)],
+        "copies": run.nproc * max(1, run.trial.workers),
+    }
 
 
 def _everything(run: Run, rank: int) -> Any:
