@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 12 · Memory and input
 #
-# **Two sittings, 70 and 85 minutes · needs: a CPU** (the same cells use a GPU where there is one; else a virtual H200,
+# **Two sittings, 70 and 90 minutes · needs: a CPU** (the same cells use a GPU where there is one; else a virtual H200,
 # and an H200 is recorded)
 #
 # A step that does not fit into the GPU's memory does not run, and a GPU that waits for data does nothing. Both can be
@@ -907,7 +907,7 @@ lockstep.claim(
 # %% [markdown] id="resumed-text"
 # ## Resuming in the middle of an epoch
 #
-# About 15 minutes; a CPU is enough.
+# About 10 minutes; a CPU is enough.
 #
 # A job was started with 8 ranks, died, and goes on with 6. The order of an epoch follows from its number, so everybody can
 # compute it again: `torch.randperm(count, generator=torch.Generator().manual_seed(epoch))`. Rank r of n takes every n-th sample of
@@ -1021,7 +1021,7 @@ lockstep.claim(
 # %% [markdown] id="selective-text"
 # ## Recomputing by operator
 #
-# About 15 minutes; a CPU is enough.
+# About 10 minutes; a CPU is enough.
 #
 # A selective policy keeps the results of some operators and computes the others again: products take long and elementwise
 # operations do not. `create_selective_checkpoint_contexts([operators])` gives the contexts. In a block there are four products (qkv,
