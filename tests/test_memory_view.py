@@ -120,7 +120,7 @@ def test_what_is_asked_for_wrongly_is_a_problem(asked: dict[str, Any]) -> None:
 def test_where_there_is_no_kernel_there_are_a_picture_a_table_and_words() -> None:
     found = small()
     bundle = found._repr_mimebundle_()
-    assert bundle["text/plain"] == str(found)
+    assert bundle["text/plain"] == f"{found}\n{found.stamp}"
     assert bundle["image/png"] == small()._repr_mimebundle_()["image/png"]
     shown = bundle["text/html"]
     assert "At the peak: weights 8.00 MiB, activations 6.00 MiB." in shown
@@ -150,7 +150,9 @@ def test_a_notebook_gets_the_widget_and_below_it_what_stays(
     found = small()
     found._ipython_display_()
     live, still = shown
-    assert live["text/plain"] == str(found) and "lockstep-still" in still["text/html"]
+    assert (
+        live["text/plain"] == f"{found}\n{found.stamp}" and "lockstep-still" in still["text/html"]
+    )
     assert set(still) == {"text/html", "image/png"}
 
 

@@ -389,6 +389,11 @@ def compiler() -> Compiler | None:
     return Compiler(path, version.splitlines()[0])
 
 
+def is_cell(filename: str) -> bool:
+    """Whether a file's name is one that a notebook's kernel gives to a cell."""
+    return "ipykernel_" in filename or filename.startswith(("cell-", "<ipython-"))
+
+
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")

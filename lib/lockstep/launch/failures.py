@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.formatting import megabytes, printable, ranks_text
-from ..base.machine import packages
+from ..base.machine import is_cell, packages
 from .replies import Block, Failed, Frame
 
 # What a rank raises when a peer has gone: the consequence of another failure, never the cause.
@@ -163,7 +163,7 @@ def place(filename: str, cell: str) -> str:
     """A file's name as the learner knows it; the same in every run of the notebook."""
     if filename == cell:
         return "this cell"
-    if filename.startswith("cell-") or "ipykernel_" in filename or "<ipython-input" in filename:
+    if is_cell(filename):
         return "an earlier cell"
     return filename
 

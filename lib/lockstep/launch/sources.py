@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 
+from ..base.machine import is_cell
+
 
 def remember(filename: str, source: str) -> None:
     """Let everybody in this process find these lines under this name."""
@@ -12,7 +14,7 @@ def remember(filename: str, source: str) -> None:
 
 def cell_source(filename: str) -> str | None:
     """The text of a cell of this process, None where the name is not one of a cell."""
-    if "ipykernel_" in filename or filename.startswith(("cell-", "<ipython-")):
+    if is_cell(filename):
         entry = linecache.cache.get(filename)
         if entry is not None and len(entry) == 4:
             return "".join(entry[2])

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..base.formatting import printable
+from ..base.machine import is_cell
 from .happens_before import HOST, Clock
 from .schedule import DeviceTask
 
@@ -37,7 +38,7 @@ class SourceLine(NamedTuple):
     def __str__(self) -> str:
         """A notebook's cell has no name: its file is the kernel's, another one each time."""
         where = f"line {self.number}"
-        if not ("ipykernel_" in self.file or self.file.startswith(("cell-", "<ipython-"))):
+        if not is_cell(self.file):
             where = f"{self.file.rpartition('/')[2]}, {where}"
         return f"{where}: {self.text}" if self.text else where
 

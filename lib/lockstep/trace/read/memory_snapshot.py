@@ -196,7 +196,7 @@ class Memory(Playable):
         picture = self._over_time.picture()._repr_mimebundle_()
         shown = self._over_time.table()._repr_mimebundle_()
         html = picture["text/html"] + shown["text/html"]
-        return {**picture, "text/html": html, "text/plain": str(self)}
+        return {**picture, "text/html": html, "text/plain": f"{self}\n{self.stamp}"}
 
     def draw(self) -> Figure:
         """Reserved, active and allocated bytes over time; crosses where memory ran out."""

@@ -9,6 +9,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from ...base.machine import is_cell
 from ..slices import TraceError
 
 
@@ -28,13 +29,14 @@ class _Plain(pickle.Unpickler):
 
 
 def line_outside_torch(frames: Iterable[Mapping[str, Any]] | None) -> tuple[str, str]:
-    """("train.py:40", function) of the innermost Python line that is not PyTorch's; ("", "") of
-    none."""
+    """("train.py:40", function) of the innermost Python line that is not PyTorch's; ("cell:4", …)
+    of one in a notebook; ("", "") of none."""
     for frame in frames or ():
         file = str(frame["filename"]).replace("\\", "/")
         outside = "/torch/" not in file and not file.startswith("torch/")
         if outside and file.endswith((".py", ">")):
-            return f"{file.rsplit('/', 1)[-1]}:{frame['line']}", str(frame["name"])
+            name = "cell" if is_cell(file) else file.rsplit("/", 1)[-1]
+            return f"{name}:{frame['line']}", str(frame["name"])
     return "", ""
 
 
