@@ -826,15 +826,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 
 class Shard(IterableDataset):
-    # BEGIN SOLUTION
     def __init__(self, samples):
+        # BEGIN SOLUTION
         self.mine = samples[dist.get_rank() :: dist.get_world_size()]
+        # END SOLUTION
 
     def __iter__(self):
+        # BEGIN SOLUTION
         me = get_worker_info()
         return iter(self.mine[me.id :: me.num_workers] if me else self.mine)
-
-    # END SOLUTION
+        # END SOLUTION
 
 
 # %% id="Shard-check"
@@ -934,49 +935,51 @@ lockstep.check("resumed", resumed)
 #
 # About 10 minutes; a CPU is enough.
 #
-# `torch.utils.data.DistributedSampler` divides a data set that has a length. All ranks get as many samples: if the length does not
-# divide, some come again at the end (or with `drop_last=True` some never).
+# `torch.utils.data.DistributedSampler` divides a data set that has a length. All ranks get as many samples: if the number of ranks does
+# not divide the length, some come again at the end (or with `drop_last=True` some never).
 #
-# **Predict:** 4 ranks have 10 samples. How many are given out in an epoch, all ranks together?
+# **Predict:** the ranks of this notebook have 11 samples. How many are given out in an epoch, all ranks together?
 
 # %% id="padding-prediction" tags=["prediction"]
-prediction = 12
+prediction = NPROC * -(-11 // NPROC)  # 12 with 2 ranks
+
 
 # %% id="padding"
-from torch.utils.data import DistributedSampler
+def epochs(numbers):
+    """This rank's samples in some epochs; None: without set_epoch."""
+    from torch.utils.data import DistributedSampler
+
+    sampler, found = DistributedSampler(range(11)), []
+    for number in numbers:
+        if number is not None:
+            sampler.set_epoch(number)
+        found.append(list(sampler))
+    return found
 
 
-def epoch_of(rank, epoch=None):
-    sampler = DistributedSampler(range(10), num_replicas=4, rank=rank)
-    if epoch is not None:
-        sampler.set_epoch(epoch)
-    return list(sampler)
-
-
-given = [epoch_of(rank) for rank in range(4)]
-for rank, some in enumerate(given):
-    print(f"rank {rank}: {some}")
-lockstep.compare(predicted=prediction, measured=sum(map(len, given)))
+sampled = lockstep.torchrun(epochs, [None, None, 0, 1], **on_ranks)
+for rank, (first, *_) in enumerate(sampled.results):
+    print(f"rank {rank}: {first}")
+given = sum(len(first) for first, *_ in sampled.results)
+lockstep.compare(predicted=prediction, measured=given)
 
 # %% [markdown] id="shuffles-text"
 # ### Claim: "without `set_epoch()` the same ordering will always be used"
 #
 # [PyTorch's documentation](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler) warns so.
-# `shuffle=True` is the default. **Guess** for a loop that calls nothing but `iter(sampler)`.
+# `shuffle=True` is the default. **Guess**.
 
 # %% id="shuffles-guess" tags=["guess"]
 guess = "holds"
 
 # %% id="shuffles-claim"
-sampler = DistributedSampler(range(10), num_replicas=4, rank=0)
-same = list(sampler) == list(sampler)
-changed = epoch_of(0, epoch=0) != epoch_of(0, epoch=1)
+first, second, zero, one = sampled[0]
 lockstep.claim(
     "Without `set_epoch()` the same ordering will always be used.",
     guess=guess,
-    verdict="holds" if same and changed else "does not hold",
+    verdict="holds" if first == second and zero != one else "does not hold",
     because="two epochs have the same order; with set_epoch() another one",
-    stamp=lockstep.live(lockstep.torchrun(bool, nproc_per_node=1, show=False)),
+    stamp=lockstep.live(sampled),
 )
 
 # %% [markdown] id="pinned-text"
