@@ -73,11 +73,12 @@ def kinds_of(allocated: Sequence[Allocated], named: Mapping[str, str]) -> list[s
       and what it gathers.
     - optimizer: made in torch/optim, and not freed there before something else is allocated.
     - gradients: made by a backward pass, and not freed by it; the buckets of DDP and FSDP. A
-      backward pass on a GPU has no Python frames. What survives a `zero_grad` that frees others,
-      and lives until the end, is unknown: libraries' workspaces are made there, too.
+      backward pass on a GPU has no Python frames.
     - activations: made by a module's forward pass or torch.nn.functional, and alive when a backward
       pass begins, or at the end; whatever the backward pass frees and has not made.
     - temporary: made by a forward or backward pass, or an optimizer, and freed by it.
+    - unknown: all else, and what survives a `zero_grad` that frees others, and lives until the end:
+      libraries' workspaces are made in both passes, too.
 
     Raises TraceError for patterns that are none, and for more than four kinds of one's own.
     """
@@ -207,8 +208,9 @@ class _Facts:
         if origin is not _Origin.NOT_KNOWN and self._by_backward(one):
             return ACTIVATIONS
         if origin in (_Origin.FORWARD, _Origin.AGAIN):
-            kept = one.end < 0 or _next(self._passes, one) < one.end
-            return ACTIVATIONS if kept else TEMPORARY
+            if one.end < 0:
+                return UNKNOWN if one.begin < self._cleared else ACTIVATIONS
+            return ACTIVATIONS if _next(self._passes, one) < one.end else TEMPORARY
         return UNKNOWN
 
     def _by_backward(self, one: Allocated) -> bool:
