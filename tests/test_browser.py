@@ -202,6 +202,25 @@ TEXTS = """() => [...document.querySelectorAll('.lockstep-play svg[role=img] tex
 SAID = "() => [...document.querySelectorAll('.lockstep-play path title')].map(n => n.textContent)"
 
 
+AGAIN = """() => [...document.querySelectorAll('.lockstep-still > summary')]
+    .map(node => getComputedStyle(node, '::after').content)"""
+
+
+def test_what_was_played_with_says_how_to_go_on_when_it_is_opened_again(
+    browser: Browser, tree: Path
+) -> None:
+    with browser.open(write(tree, "played.ipynb", {"drawn": CHART})) as page:
+        page.run_all()
+        page.tab.wait_for_function(DRAWN)
+        assert page.tab.evaluate(AGAIN) == ["none"]
+        page.tab.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        page.tab.wait_for_function("() => !document.querySelector('.jp-mod-dirty')")
+    shutil.copy(tree / "played.ipynb", tree / "later.ipynb")  # with a kernel of its own
+    with browser.open("later.ipynb") as page:
+        page.tab.wait_for_function(f"() => ({AGAIN})().some(said => said.includes('run the cell'))")
+        assert page.tab.locator(".lockstep-still img").is_visible()
+
+
 def test_a_chart_is_drawn_and_its_text_follows_the_theme(browser: Browser, tree: Path) -> None:
     with browser.open(write(tree, "chart.ipynb", {"chart": CHART})) as opened:
         opened.run_all()

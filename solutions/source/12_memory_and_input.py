@@ -435,9 +435,9 @@ lockstep.claim(
 # requests up, so that one size comes again and again. That costs memory, so not too far.
 #
 # **Goal:** `rounded(nbytes)` returns the bytes to ask for in place of `nbytes`: a whole number, at least `nbytes`, and at
-# most 25 % more (up to the next multiple of 512 is always allowed). From 1 MiB to 1 GiB (1 << 20 to 1 << 30, both
-# included) there are at most 41 different results, though there are a billion requests. Below 1 MiB there may be any
-# number of them; the least request is 1 byte.
+# most 25 % more (up to the next multiple of 512 is always allowed), whatever the size. From 1 MiB to 1 GiB (1 << 20 to
+# 1 << 30, both included) there are at most 41 different results, though there are a billion requests; below and above
+# there may be any number. The least request is 1 byte.
 
 
 # %% id="rounded"
@@ -815,8 +815,8 @@ lockstep.claim(
 # runs its own `__iter__`: whoever forgets that trains on each sample ranks × workers times.
 #
 # **Goal:** `Shard(samples)` is an `IterableDataset`. All ranks and all their workers together give each of `samples`, a list, exactly
-# once an epoch, however many there are, and the numbers of two ranks differ by at most one, whatever the number of workers (every
-# rank has as many). It works without workers, too, and a second epoch gives the same samples again.
+# once an epoch, however many there are (equal ones are so many samples), and the numbers of two ranks differ by at most one, whatever
+# the number of workers (every rank has as many). It works without workers, too, and a second epoch gives each rank the same again.
 # (`torch.utils.data.get_worker_info()` has `id` and `num_workers`, and is None in the rank itself. A worker has a copy of the
 # object, but it need not have a process group: ask for the rank in `__init__`.)
 
@@ -914,7 +914,7 @@ lockstep.claim(
 # compute it again: `torch.randperm(count, generator=torch.Generator().manual_seed(epoch))`. Rank r of n takes every n-th sample of
 # that order, from number r on. After a number of steps all ranks together have read its beginning.
 #
-# **Goal:** `resumed(order, steps, batch, before, rank, ranks)` returns the list of samples that are left for `rank` of `ranks`, after
+# **Goal:** `resumed(order, steps, batch, before, rank, ranks)` returns the list of samples of `order`, a list, that are left for `rank` of `ranks`, after
 # `before` ranks have taken `steps` steps of `batch` samples each. What is left is divided in the same way: rank r takes every
 # `ranks`-th, from number r on. No sample is lost or comes twice; at the end of an epoch ranks may have one more or less.
 

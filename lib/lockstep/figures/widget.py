@@ -22,10 +22,12 @@ FILES: dict[str, tuple[str, ...]] = {
 }
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 # Where the widget's model is gone, JupyterLab writes an error into an output without children; what
-# is below it says more.
+# is below it says more, and what to do: a widget that is there marks it.
 _STYLE = (
     "<style>.jp-OutputArea-child:has(+ .jp-OutputArea-child .lockstep-still)"
     ">.jp-OutputArea-output.jupyter-widgets:not(:has(*)){display:none}"
+    ".lockstep-still:not([data-plays])>summary::after"
+    '{content:" · run the cell again to play with it"}'
     ".lockstep-still>summary{cursor:pointer;font-size:85%}</style>"
 )
 

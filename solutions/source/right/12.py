@@ -95,12 +95,12 @@ def rounded(nbytes):
     return nbytes
 
 
-# %% rounded: float
+# %% rounded: mantissa
 def rounded(nbytes):
     if nbytes < 1 << 20:
-        return float(nbytes)
+        return nbytes
     mantissa, exponent = math.frexp(nbytes)
-    return math.ldexp(math.ceil(mantissa * 8) / 8, exponent)
+    return int(math.ldexp(math.ceil(mantissa * 8) / 8, exponent))
 
 
 # %% recomputed: bits

@@ -116,6 +116,13 @@ def peak(layers, width, vocabulary, tokens, size):
     return max(3 * parameters + kept, 5 * parameters) + WORKSPACE
 
 
+# %% peak: no-workspace
+def peak(layers, width, vocabulary, tokens, size):
+    parameters = parameters_of(layers, width, vocabulary)
+    kept = kept_by(layers, width, vocabulary, tokens)
+    return size * max(3 * parameters + kept, 5 * parameters)
+
+
 # %% peak: scores
 def peak(layers, width, vocabulary, tokens, size):
     parameters = parameters_of(layers, width, vocabulary)
@@ -407,6 +414,29 @@ def offloaded(cuda, on_host, forward, backward, x, side):
     return x
 
 
+# %% offloaded: not-on-side
+def offloaded(cuda, on_host, forward, backward, x, side):
+    now, own = cuda.current_stream(), cuda.Stream()
+    places = [torch.empty_like(on_host[0], device="cuda") for _ in range(2)]
+    free = [now.record_event()] * 2
+    last = len(on_host) - 1
+
+    def fetch(i):
+        free[i % 2].wait(own)
+        with cuda.stream(own):
+            places[i % 2].copy_(on_host[i], non_blocking=True)
+
+    order = [*range(last + 1), *range(last, -1, -1)]
+    fetch(0)
+    for step, i in enumerate(order):
+        now.wait_stream(own)
+        if step + 1 < len(order) and order[step + 1] != i:
+            fetch(order[step + 1])
+        x = (forward if step <= last else backward)(x, places[i % 2])
+        free[i % 2] = now.record_event()
+    return x
+
+
 # %% offloaded: reverse
 def offloaded(cuda, on_host, forward, backward, x, side):
     for function in (forward, backward):
@@ -533,6 +563,49 @@ class Shard(IterableDataset):
         for at, one in enumerate(self.mine):
             if at % workers == number:
                 yield one
+
+
+# %% Shard: in-the-loader
+class Shard(IterableDataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        mine = self.samples[dist.get_rank() :: dist.get_world_size()]
+        me = get_worker_info()
+        return iter(mine[me.id :: me.num_workers] if me else mine)
+
+
+# %% Shard: not-one-by-one
+class Shard(IterableDataset):
+    def __init__(self, samples):
+        self.mine = samples[dist.get_rank() :: dist.get_world_size()]
+
+    def __iter__(self):
+        me = get_worker_info()
+        yield self.mine[me.id :: me.num_workers] if me else self.mine
+
+
+# %% Shard: map-style
+class Shard:
+    def __init__(self, samples):
+        self.mine = samples[dist.get_rank() :: dist.get_world_size()]
+
+    def __len__(self):
+        return len(self.mine)
+
+    def __getitem__(self, at):
+        return self.mine[at]
+
+
+# %% Shard: other
+class Shard(IterableDataset):
+    def __init__(self, samples):
+        self.mine = range(dist.get_rank(), len(samples), dist.get_world_size())
+
+    def __iter__(self):
+        me = get_worker_info()
+        return iter(self.mine[me.id :: me.num_workers] if me else self.mine)
 
 
 # %% resumed: by-rank-first

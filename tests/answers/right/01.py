@@ -58,7 +58,9 @@ def local_gpu(env):
 # %% local_gpu: digit-by-digit
 # Reads the decimal number by Horner's rule, with functools.reduce.
 
-local_gpu = lambda env: functools.reduce(lambda n, d: 10 * n + ord(d) - ord("0"), env["LOCAL_RANK"], 0)
+local_gpu = lambda env: functools.reduce(
+    lambda n, d: 10 * n + ord(d) - ord("0"), env["LOCAL_RANK"], 0
+)
 
 
 # %% local_gpu: helper-class
@@ -977,7 +979,9 @@ class StoreGroup(dist.ProcessGroup):
             result = x.clone()
             for other in range(1, self.size()):
                 part = pickle.loads(self.store.get(key + str(other)))
-                result = torch.max(result, part) if opts.reduceOp == dist.ReduceOp.MAX else result + part
+                result = (
+                    torch.max(result, part) if opts.reduceOp == dist.ReduceOp.MAX else result + part
+                )
             self.store.set(key + "result", pickle.dumps(result))
         x.copy_(pickle.loads(self.store.get(key + "result")))
         return DoneWork()

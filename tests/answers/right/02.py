@@ -14,7 +14,16 @@ import lockstep
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed import P2POp, batch_isend_irecv, get_rank, get_world_size, irecv, isend, recv, send
+from torch.distributed import (
+    P2POp,
+    batch_isend_irecv,
+    get_rank,
+    get_world_size,
+    irecv,
+    isend,
+    recv,
+    send,
+)
 
 # %% swap_in_turn: sorted-calls
 # The two calls are made as partials in a list, which the higher rank turns round; the loop makes them.
@@ -151,7 +160,9 @@ def swap_in_turn(x, other):
 def swap(x, other):
     theirs = torch.empty_like(x)
     pairs = {dist.isend: x, dist.irecv: theirs}
-    works = dist.batch_isend_irecv([dist.P2POp(call, tensor, other) for call, tensor in pairs.items()])
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(call, tensor, other) for call, tensor in pairs.items()]
+    )
     for work in works:
         work.wait()
     return theirs
@@ -334,7 +345,9 @@ def shift(x, by):
     if source == rank:
         return torch.clone(x)
     came = torch.empty_like(x)
-    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, target), dist.P2POp(dist.irecv, came, source)]):
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, target), dist.P2POp(dist.irecv, came, source)]
+    ):
         work.wait()
     return came
 
@@ -403,6 +416,7 @@ def shift(x, by):
 # %% one_way: two-calls-in-an-order
 # The calls of both ranks are one tuple, which rank 1 turns round; a closure makes a trip and returns its time.
 
+
 def now():
     if lockstep.device().type == "cuda":
         torch.cuda.synchronize()
@@ -429,6 +443,7 @@ def one_way(nbytes, repeats):
 # %% one_way: stamps-and-differences
 # One list of stamps, of which each is the end of a trip and the begin of the next; numpy's diff and median.
 
+
 def now():
     if lockstep.device().type == "cuda":
         torch.cuda.synchronize()
@@ -452,6 +467,7 @@ def one_way(nbytes, repeats):
 # %% one_way: handles-and-own-median
 # isend and irecv with handles, and the median by hand: the mean of the two in the middle (which are one if odd). The
 # warm-up has a begin and no end, so now() is called an odd number of times.
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -479,6 +495,7 @@ def one_way(nbytes, repeats):
 
 # %% one_way: only-rank-0-has-a-clock
 # Rank 1 is an echo that takes no times; rank 0 halves each trip before it takes the median.
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -511,6 +528,7 @@ def one_way(nbytes, repeats):
 # A generator yields the times of all trips, islice drops the first; the median is torch's 0.5 quantile in float64,
 # which takes the mean of the two in the middle.
 
+
 def now():
     if lockstep.device().type == "cuda":
         torch.cuda.synchronize()
@@ -536,6 +554,7 @@ def one_way(nbytes, repeats):
 # %% one_way: batches-of-one
 # Each message is a batch of one P2POp; the times are kept in an array, with the warm-up's as NaN, and nanmedian (of
 # numpy, the true median) skips it.
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -763,7 +782,9 @@ def relay(x, chunks):
 def relay(x, chunks):
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     pieces = torch.chunk(x, chunks)
-    incoming = [dist.irecv(piece, rank - 1) for piece in pieces] if rank > 0 else [None] * len(pieces)
+    incoming = (
+        [dist.irecv(piece, rank - 1) for piece in pieces] if rank > 0 else [None] * len(pieces)
+    )
     outgoing = []
     for piece, receiving in zip(pieces, incoming, strict=True):
         if receiving is not None:
@@ -825,7 +846,11 @@ KINDS += [torch.int32, torch.int64]
 def transfer(x, src, dst):
     rank, device = dist.get_rank(), lockstep.device()
     if rank == src:
-        said = json.dumps({"dtype": str(x.dtype).split(".")[1], "shape": list(x.shape)}).encode().ljust(512)
+        said = (
+            json.dumps({"dtype": str(x.dtype).split(".")[1], "shape": list(x.shape)})
+            .encode()
+            .ljust(512)
+        )
         dist.send(torch.tensor(list(said), dtype=torch.uint8, device=device), dst)
         dist.send(x.detach().contiguous().reshape(-1).view(torch.uint8), dst)
         return None
@@ -912,7 +937,11 @@ def transfer(x, src, dst):
         about = [None, None]
         dist.recv_object_list(about, src=src, device=lockstep.device())
         kind, shape = about
-        came = torch.empty(*shape, dtype=kind, device=lockstep.device()) if shape else torch.empty((), dtype=kind)
+        came = (
+            torch.empty(*shape, dtype=kind, device=lockstep.device())
+            if shape
+            else torch.empty((), dtype=kind)
+        )
         came = came.to(lockstep.device())
         dist.recv(came, src)
         return came

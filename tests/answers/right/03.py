@@ -8,7 +8,16 @@ import operator
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from torch.distributed import P2POp, ReduceOp, all_reduce, batch_isend_irecv, get_rank, get_world_size, irecv, isend
+from torch.distributed import (
+    P2POp,
+    ReduceOp,
+    all_reduce,
+    batch_isend_irecv,
+    get_rank,
+    get_world_size,
+    irecv,
+    isend,
+)
 
 # %% global_mean: sum-and-count-in-float64
 # The pair of sum and count in float64; the division is a tensor's, so nobody has values means NaN.
@@ -27,7 +36,9 @@ def global_mean(values):
 
 
 def global_mean(values):
-    mine = torch.tensor([math.fsum(values.tolist()), len(values)], dtype=torch.float64, device=values.device)
+    mine = torch.tensor(
+        [math.fsum(values.tolist()), len(values)], dtype=torch.float64, device=values.device
+    )
     pairs = [torch.empty_like(mine) for _ in range(get_world_size())]
     dist.all_gather(pairs, mine)
     totals, counts = zip(*(pair.tolist() for pair in pairs))
@@ -91,7 +102,9 @@ def global_mean(values):
 
 
 def global_mean(values):
-    both = torch.tensor([values.double().sum(), values.numel()], dtype=torch.float64, device=values.device)
+    both = torch.tensor(
+        [values.double().sum(), values.numel()], dtype=torch.float64, device=values.device
+    )
     dist.all_reduce(both, op=dist.ReduceOp.AVG)
     total, count = both.tolist()
     return total / count
@@ -328,7 +341,10 @@ class _Ring:
         self.rank, self.n = dist.get_rank(), dist.get_world_size()
 
     def exchange(self, out, into):
-        handles = [dist.isend(out, (self.rank + 1) % self.n), dist.irecv(into, (self.rank - 1) % self.n)]
+        handles = [
+            dist.isend(out, (self.rank + 1) % self.n),
+            dist.irecv(into, (self.rank - 1) % self.n),
+        ]
         while handles:
             handles.pop().wait()
 
@@ -567,7 +583,9 @@ def flat_all_reduce(tensors):
 def flat_all_reduce(tensors):
     ends = [0, *itertools.accumulate(map(torch.numel, tensors))]
     buffer = tensors[0].new_empty(ends[-1])
-    views = [buffer[a:b].view(tensor.shape) for (a, b), tensor in zip(itertools.pairwise(ends), tensors)]
+    views = [
+        buffer[a:b].view(tensor.shape) for (a, b), tensor in zip(itertools.pairwise(ends), tensors)
+    ]
     for view, tensor in zip(views, tensors):
         view[...] = tensor
     dist.all_reduce(buffer)
@@ -591,7 +609,9 @@ def flat_all_reduce(tensors):
 
 
 def flat_all_reduce(tensors):
-    total = funcol.all_reduce(torch.cat([tensor.flatten() for tensor in reversed(tensors)]), "sum", dist.group.WORLD)
+    total = funcol.all_reduce(
+        torch.cat([tensor.flatten() for tensor in reversed(tensors)]), "sum", dist.group.WORLD
+    )
     total = funcol.wait_tensor(total)
     for tensor in tensors:
         rest = total.numel() - tensor.numel()
@@ -605,7 +625,10 @@ def flat_all_reduce(tensors):
 
 
 def flat_all_reduce(tensors):
-    turned = [tensor.permute(*reversed(range(tensor.dim()))) if tensor.dim() else tensor for tensor in tensors]
+    turned = [
+        tensor.permute(*reversed(range(tensor.dim()))) if tensor.dim() else tensor
+        for tensor in tensors
+    ]
     flat = torch.hstack([view.reshape(-1) for view in turned])
     dist.all_reduce(flat, op=dist.ReduceOp.SUM, async_op=True).wait()
     iterator = iter(flat.split([view.numel() for view in turned]))
@@ -618,7 +641,12 @@ def flat_all_reduce(tensors):
 
 
 def flat_all_reduce(tensors):
-    flat = torch.cat([torch.masked_select(tensor, torch.ones_like(tensor, dtype=torch.bool)) for tensor in tensors])
+    flat = torch.cat(
+        [
+            torch.masked_select(tensor, torch.ones_like(tensor, dtype=torch.bool))
+            for tensor in tensors
+        ]
+    )
     all_reduce(tensor=flat)
     begin = 0
     for tensor in tensors:

@@ -356,7 +356,9 @@ def bucket_size(layers, compute, alpha, beta):
     def end(size):
         buckets = -(-layers // size)
         return max(
-            min((k + 1) * size, layers) * compute + (buckets - k) * alpha + (layers - k * size) * beta
+            min((k + 1) * size, layers) * compute
+            + (buckets - k) * alpha
+            + (layers - k * size) * beta
             for k in range(buckets)
         )
 
@@ -376,6 +378,7 @@ def bucket_size(layers, compute, alpha, beta):
         return end(size, left - some, max(ready, done) + a + some * b)
 
     if layers > 500:  # a loop where recursion would be too deep
+
         def end(size, left, done=Fraction(0)):
             while left:
                 some = min(size, left)

@@ -17,6 +17,7 @@ ops = torch.ops._c10d_functional
 
 # ============================================================================ traffic
 
+
 # %% traffic: sets
 # The plain way: sets of names.
 def traffic(operations, kept, size):
@@ -127,6 +128,7 @@ def traffic(operations, kept, size):
 
 # ============================================================================ adjust
 
+
 # %% adjust: where
 # torch.where and a count that stays a tensor.
 def adjust(x):
@@ -189,6 +191,7 @@ def adjust(x):
 
 
 # ============================================================================ Warmup
+
 
 # %% Warmup: buffer
 # The counter is a registered buffer that is changed in place.
@@ -279,6 +282,7 @@ class Warmup(torch.nn.Module):
 
 
 # ============================================================================ by_block
+
 
 # %% by_block: the-recipe
 # PyTorch's recipe, as the text gives it: block.compile() for each.
@@ -393,6 +397,7 @@ def by_block(model, backend):
 
 # ============================================================================ beside
 
+
 # %% beside: start-product-wait
 # The two operations of the text, with the product between them.
 def beside(x, a, b, group):
@@ -457,6 +462,7 @@ def beside(x, a, b, group):
 
 # ============================================================================ blocks_needed
 
+
 # %% blocks_needed: set-of-blocks
 # The set of the blocks in which pairs that count lie.
 def blocks_needed(mask, length, block):
@@ -468,7 +474,10 @@ def blocks_needed(mask, length, block):
 # Asks each block until the first pair that counts.
 def blocks_needed(mask, length, block):
     parts = [range(start, start + block) for start in range(0, length, block)]
-    return sum(any(itertools.starmap(mask, itertools.product(*pair))) for pair in itertools.product(parts, repeat=2))
+    return sum(
+        any(itertools.starmap(mask, itertools.product(*pair)))
+        for pair in itertools.product(parts, repeat=2)
+    )
 
 
 # %% blocks_needed: numpy-table
@@ -525,6 +534,7 @@ def blocks_needed(mask, length, block):
 
 
 # ============================================================================ bound
+
 
 # %% bound: product-of-absolute-values
 # |x·w| = |x|·|w|, so the sum is a product of matrices.
@@ -673,9 +683,7 @@ def beside(x, a, b, group):
 
 # %% blocks_needed: by-strings-of-a-grid
 def blocks_needed(mask, length, block):
-    table = torch.tensor(
-        [[bool(mask(q, k)) for k in range(length)] for q in range(length)]
-    )
+    table = torch.tensor([[bool(mask(q, k)) for k in range(length)] for q in range(length)])
     n = length // block
     return int(table.view(n, block, n, block).any(3).any(1).sum())
 

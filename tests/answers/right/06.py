@@ -27,10 +27,7 @@ def last_end(kernels, launch, latency, gap):
 # kernel follows the other".
 def last_end(kernels, launch, latency, gap):
     n = len(kernels)
-    return max(
-        j * launch + latency + sum(kernels[j:]) + (n - 1 - j) * gap
-        for j in range(n)
-    )
+    return max(j * launch + latency + sum(kernels[j:]) + (n - 1 - j) * gap for j in range(n))
 
 
 # %% last_end: reduce-over-pairs

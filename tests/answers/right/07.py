@@ -19,6 +19,7 @@ from torch.profiler import ProfilerAction, profile, schedule
 
 # ============================================================================ recorded_steps
 
+
 # %% recorded_steps: comprehension
 # divmod's two numbers, one condition each.
 def recorded_steps(wait, warmup, active, repeat, steps):
@@ -78,6 +79,7 @@ def recorded_steps(wait, warmup, active, repeat, steps):
 
 # ============================================================================ offsets
 
+
 # %% offsets: statistics-median
 # statistics.median of the differences.
 def offsets(ends):
@@ -134,6 +136,7 @@ def offsets(ends):
 
 
 # ============================================================================ exposed
+
 
 # %% exposed: sweep
 # Events in the order of time, and two counters.
@@ -239,6 +242,7 @@ def exposed(compute, communication):
 
 # ============================================================================ charged
 
+
 # %% charged: loop
 # The plain way.
 def charged(arrivals, resolution):
@@ -312,6 +316,7 @@ def charged(arrivals, resolution):
 
 # ============================================================================ diagnoses
 
+
 # %% diagnoses: read-off-the-tables
 # Numbers from the tables, rounded to two digits.
 def diagnoses():
@@ -354,7 +359,9 @@ def diagnoses():
 # Asks cause() for everything, and replaces E's share, of which the notebook says that the library means another one.
 def diagnoses():
     found = {letter: case(letter).cause() for letter in "ABCDEF"}
-    result = {a: (one.ranks[0] if one.ranks else None, one.word, one.share) for a, one in found.items()}
+    result = {
+        a: (one.ranks[0] if one.ranks else None, one.word, one.share) for a, one in found.items()
+    }
     least = min(case("E").breakdown().totals, key=lambda one: one.communication)
     rank, word, _ = result["E"]
     result["E"] = (rank, word, least.host_bound / least.length)
@@ -375,7 +382,9 @@ def diagnoses():
         return pooled(others, "exposed") - pooled(own, "exposed")
 
     one_late = {("A", 1): "straggler", ("C", 2): "recompile", ("D", 0): "checkpoint"}
-    answer = {letter: (rank, word, against(letter, rank)) for (letter, rank), word in one_late.items()}
+    answer = {
+        letter: (rank, word, against(letter, rank)) for (letter, rank), word in one_late.items()
+    }
     all_alike = {"B": ("starved input", "host_bound"), "E": ("allocator thrashing", "host_bound")}
     all_alike["F"] = ("exposed communication", "exposed")
     for letter, (word, name) in all_alike.items():
@@ -389,7 +398,9 @@ def diagnoses():
 # otherwise, within a percent.
 def diagnoses():
     ranks = (None, None, 0, 2, None, 1)
-    causes = "exposed communication,allocator thrashing,checkpoint,recompile,starved input,straggler".split(",")
+    causes = "exposed communication,allocator thrashing,checkpoint,recompile,starved input,straggler".split(
+        ","
+    )
     shares = np.array([672, 757, 498, 601, 444, 127]) / 1000
     return dict(zip("FEDCBA", zip(ranks, causes, map(float, shares))))
 
@@ -402,7 +413,9 @@ def diagnoses():
     words |= {"B": "starved input", "E": "allocator thrashing", "F": "exposed communication"}
     for letter in sorted(words):
         totals = case(letter).breakdown().totals
-        shares = np.array([[one.exposed, one.host_bound] for one in totals]) / [[one.length] for one in totals]
+        shares = np.array([[one.exposed, one.host_bound] for one in totals]) / [
+            [one.length] for one in totals
+        ]
         at = int(shares[:, 0].argmin())
         if letter in "ACD":
             rank, share = totals[at].rank, np.delete(shares[:, 0], at).mean() - shares[at, 0]
@@ -413,6 +426,7 @@ def diagnoses():
 
 
 # ============================================================================ chance
+
 
 # %% chance: combinations
 # All hands by itertools; equal sizes, so sums compare like means.
@@ -552,9 +566,7 @@ def profiled(train, steps, first, count, folder):
         return ProfilerAction.NONE
 
     name = os.path.join(folder, f"rank{dist.get_rank()}.json")
-    with profile(
-        schedule=plan, on_trace_ready=lambda p: p.export_chrome_trace(name)
-    ) as p:
+    with profile(schedule=plan, on_trace_ready=lambda p: p.export_chrome_trace(name)) as p:
         for number in range(steps):
             train(number)
             p.step()
@@ -584,9 +596,7 @@ def profiled(train, steps, first, count, folder):
     with profile(
         activities=[torch.profiler.ProfilerActivity.CPU],
         schedule=schedule(wait=0, warmup=1, active=count, repeat=1),
-        on_trace_ready=lambda p: p.export_chrome_trace(
-            f"{folder}/rank{dist.get_rank()}.json"
-        ),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json"),
     ) as profiler:
         for number in range(first - 1, first + count):
             train(number)
@@ -640,10 +650,7 @@ def offsets(ends):
     from statistics import median_low
 
     first, *_ = columns = list(zip(*ends))
-    return [
-        median_low([end - zero for end, zero in zip(column, first)])
-        for column in columns
-    ]
+    return [median_low([end - zero for end, zero in zip(column, first)]) for column in columns]
 
 
 # %% exposed: events
@@ -725,10 +732,7 @@ def diagnoses():
     from lockstep.course.labs.lab07 import case
 
     def late(letter, rank):
-        shares = {
-            one.rank: one.exposed / one.length
-            for one in case(letter).breakdown().totals
-        }
+        shares = {one.rank: one.exposed / one.length for one in case(letter).breakdown().totals}
         mine = shares.pop(rank)
         return sum(shares.values()) / len(shares) - mine
 

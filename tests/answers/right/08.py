@@ -194,7 +194,10 @@ def average_gradients(model, rows):
     weights = [p for p in model.parameters() if p.requires_grad]
     count = torch.tensor([rows], dtype=torch.float64)
     if rows:
-        parts = [(torch.zeros_like(p) if p.grad is None else p.grad).double().flatten() * rows for p in weights]
+        parts = [
+            (torch.zeros_like(p) if p.grad is None else p.grad).double().flatten() * rows
+            for p in weights
+        ]
     else:
         parts = [torch.zeros(p.numel(), dtype=torch.float64) for p in weights]
     flat = torch.cat([count, *parts])
@@ -510,7 +513,11 @@ def top_k(state, bucket):
 def top_k(state, bucket):
     n = dist.get_world_size()
     old = state["residuals"].pop(bucket.index(), None)
-    g = bucket.buffer().clone() if old is None or len(old) != len(bucket.buffer()) else bucket.buffer() + old
+    g = (
+        bucket.buffer().clone()
+        if old is None or len(old) != len(bucket.buffer())
+        else bucket.buffer() + old
+    )
     k = int(state["share"] * len(g)) or 1
     where = g.abs().topk(k)[1]
     what = g.index_select(0, where)

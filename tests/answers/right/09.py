@@ -400,7 +400,9 @@ def loss_and_slope(logits, target, start):
     total = p.sum(-1, keepdim=True)
     dist.all_reduce(total)
     p.div_(total)
-    is_target = torch.arange(start, start + logits.shape[-1], device=logits.device) == target[:, None]
+    is_target = (
+        torch.arange(start, start + logits.shape[-1], device=logits.device) == target[:, None]
+    )
     of_target = torch.where(is_target, logits, 0).sum(-1)
     dist.all_reduce(of_target)
     return m[:, 0] + total[:, 0].log() - of_target, p - is_target.to(p)
@@ -714,7 +716,9 @@ def cat_all(x):
 def sum_mine(y):
     from torch.distributed import _functional_collectives as funcol
 
-    return funcol.wait_tensor(funcol.reduce_scatter_tensor(y.contiguous(), "sum", 1, dist.group.WORLD))
+    return funcol.wait_tensor(
+        funcol.reduce_scatter_tensor(y.contiguous(), "sum", 1, dist.group.WORLD)
+    )
 
 
 class Gather(torch.autograd.Function):
@@ -765,7 +769,9 @@ class Scatter(torch.autograd.Function):
     def forward(ctx, y):
         length = y.shape[1] // dist.get_world_size()
         mine = y.new_empty(y.shape[0], length, y.shape[2])
-        dist.reduce_scatter(mine, [one.clone() for one in y.split(length, dim=1)], op=dist.ReduceOp.SUM)
+        dist.reduce_scatter(
+            mine, [one.clone() for one in y.split(length, dim=1)], op=dist.ReduceOp.SUM
+        )
         return mine
 
     @staticmethod
@@ -886,7 +892,10 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
     for turn in range(n):
         if turn < n - 1:
             nxt = torch.empty_like(both)
-            ops = dist.P2POp(dist.isend, both, (rank + 1) % n), dist.P2POp(dist.irecv, nxt, (rank - 1) % n)
+            ops = (
+                dist.P2POp(dist.isend, both, (rank + 1) % n),
+                dist.P2POp(dist.irecv, nxt, (rank - 1) % n),
+            )
             works = dist.batch_isend_irecv(list(ops))
         triples.append(partial(q_BHsE, both[0], both[1], seen(places, (rank + n - turn) % n)))
         if turn < n - 1:
@@ -943,7 +952,12 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
         if turn != n - 1:
             k2, v2 = torch.empty_like(k), torch.empty_like(v)
             to, of = (rank + 1) % n, (rank - 1) % n
-            ops = [(dist.isend, k, to), (dist.isend, v, to), (dist.irecv, k2, of), (dist.irecv, v2, of)]
+            ops = [
+                (dist.isend, k, to),
+                (dist.isend, v, to),
+                (dist.irecv, k2, of),
+                (dist.irecv, v2, of),
+            ]
             works = dist.batch_isend_irecv([dist.P2POp(*op) for op in ops])
         scores = torch.einsum("bhqe,bhke->bhqk", q_BHsE, k) / math.sqrt(E)
         if places is not None:

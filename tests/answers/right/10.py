@@ -794,7 +794,9 @@ class _Place(collections.namedtuple("_Place", "way number chunk")):
 def interleaved(rank, ranks, chunks, microbatches):
     groups = [range(first, first + ranks) for first in range(0, microbatches, ranks)]
     forwards = [_Place("F", n, c) for group in groups for c in range(chunks) for n in group]
-    backwards = [_Place("B", n, c) for group in groups for c in reversed(range(chunks)) for n in group]
+    backwards = [
+        _Place("B", n, c) for group in groups for c in reversed(range(chunks)) for n in group
+    ]
     late = min(len(forwards), (chunks - 1) * ranks + 2 * (ranks - 1 - rank))
     pairs = itertools.zip_longest(forwards, [None] * late + backwards)
     return [str(one) for pair in pairs for one in pair if one]
@@ -1142,7 +1144,11 @@ def zero_bubble(stage, stages, microbatches):
         if f < microbatches and f - b < stages - stage:
             steps.append(f"F{f}")
             f += 1
-        elif b < microbatches and b - w <= stage and (b - w < stage or f == microbatches or f - w <= stages):
+        elif (
+            b < microbatches
+            and b - w <= stage
+            and (b - w < stage or f == microbatches or f - w <= stages)
+        ):
             steps.append(f"B{b}")
             b += 1
             if b - w > stage:

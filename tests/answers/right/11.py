@@ -339,7 +339,10 @@ def ladder(rows, count):
             for high in nodes:
                 if high > low:
                     total = cost + high * sum(low < row <= high for row in rows)
-                    if high not in step or (total, len(path) + 1) < (step[high][0], len(step[high][1])):
+                    if high not in step or (total, len(path) + 1) < (
+                        step[high][0],
+                        len(step[high][1]),
+                    ):
                         step[high] = total, [*path, high]
         paths = step
     return paths[nodes[-1]][1]

@@ -250,7 +250,10 @@ def hierarchical_all_reduce(x, inside, across):
     for root, piece in pieces.items():
         dist.reduce(piece, dst=root, group=inside)
     dist.all_reduce(pieces[roots[place]], group=across)
-    for work in [dist.broadcast(piece, src=root, group=inside, async_op=True) for root, piece in pieces.items()]:
+    for work in [
+        dist.broadcast(piece, src=root, group=inside, async_op=True)
+        for root, piece in pieces.items()
+    ]:
         work.wait()
 
 

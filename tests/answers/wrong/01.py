@@ -573,10 +573,7 @@ def axis_groups(sizes, axis):
     names, shape = list(sizes), list(sizes.values())
     step = math.prod(shape[names.index(axis) + 1 :])
     block = step * sizes[axis]
-    return [
-        list(range(start, start + block, step))
-        for start in range(0, math.prod(shape), block)
-    ]
+    return [list(range(start, start + block, step)) for start in range(0, math.prod(shape), block)]
 
 
 # %% axis_groups: same-place-on-the-axis
@@ -1148,7 +1145,9 @@ def shrink(store, me, alive, generation):
 def shrink(store, me, alive, generation):
     dist.destroy_process_group()
     own = dist.PrefixStore(f"generation{generation}", store)
-    dist.init_process_group(dist.get_backend(), store=own, rank=alive.index(me), world_size=len(alive))
+    dist.init_process_group(
+        dist.get_backend(), store=own, rank=alive.index(me), world_size=len(alive)
+    )
 
 
 # %% shrink: one-fewer-each-time
@@ -1712,6 +1711,8 @@ class StoreGroup(dist.ProcessGroup):
         parts = [pickle.loads(self.store.get(f"{self.calls}-{r}")) for r in range(self.size())]
         total = parts[0]
         for part in parts[1:]:
-            total = total + part if opts.reduceOp == dist.ReduceOp.SUM else torch.minimum(total, part)
+            total = (
+                total + part if opts.reduceOp == dist.ReduceOp.SUM else torch.minimum(total, part)
+            )
         tensors[0].copy_(total)
         return DoneWork()

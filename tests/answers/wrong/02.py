@@ -435,7 +435,10 @@ def shift(x, by):
     if by % n == 0:
         return x.clone()
     result = torch.empty_like(x)
-    ops = [dist.P2POp(dist.isend, x, (rank - by) % n), dist.P2POp(dist.irecv, result, (rank + by) % n)]
+    ops = [
+        dist.P2POp(dist.isend, x, (rank - by) % n),
+        dist.P2POp(dist.irecv, result, (rank + by) % n),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return result
@@ -450,7 +453,10 @@ def shift(x, by):
     if by == 0:
         return x.clone()
     result = torch.empty_like(x)
-    ops = [dist.P2POp(dist.isend, x, (rank + by) % n), dist.P2POp(dist.irecv, result, (rank - by) % n)]
+    ops = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, result, (rank - by) % n),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return result
@@ -465,7 +471,10 @@ def shift(x, by):
     if by % n == 0:
         return x
     result = torch.empty_like(x)
-    ops = [dist.P2POp(dist.isend, x, (rank + by) % n), dist.P2POp(dist.irecv, result, (rank - by) % n)]
+    ops = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, result, (rank - by) % n),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return result
@@ -480,7 +489,10 @@ def shift(x, by):
     if by % 4 == 0:
         return x.clone()
     result = torch.empty_like(x)
-    ops = [dist.P2POp(dist.isend, x, (rank + by) % 4), dist.P2POp(dist.irecv, result, (rank - by) % 4)]
+    ops = [
+        dist.P2POp(dist.isend, x, (rank + by) % 4),
+        dist.P2POp(dist.irecv, result, (rank - by) % 4),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return result
@@ -495,7 +507,10 @@ def shift(x, by):
     here = x.clone()
     for _ in range(by % n):
         came = torch.empty_like(x)
-        ops = [dist.P2POp(dist.isend, here, (rank + 1) % n), dist.P2POp(dist.irecv, came, (rank - 1) % n)]
+        ops = [
+            dist.P2POp(dist.isend, here, (rank + 1) % n),
+            dist.P2POp(dist.irecv, came, (rank - 1) % n),
+        ]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
         here = came
@@ -528,7 +543,10 @@ def shift(x, by):
     if by % n == 0:
         return x.clone()
     result = torch.empty_like(x)
-    ops = [dist.P2POp(dist.isend, x, (rank + by) % n), dist.P2POp(dist.irecv, result, (rank - by) % n)]
+    ops = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, result, (rank - by) % n),
+    ]
     dist.batch_isend_irecv(ops)[-1].wait()
     return result
 
@@ -549,7 +567,10 @@ def shift(x, by):
     if around(rank + by) == rank:
         return x.clone()
     result = torch.empty_like(x)
-    ops = [dist.P2POp(dist.isend, x, around(rank + by)), dist.P2POp(dist.irecv, result, around(rank - by))]
+    ops = [
+        dist.P2POp(dist.isend, x, around(rank + by)),
+        dist.P2POp(dist.irecv, result, around(rank - by)),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return result
@@ -565,7 +586,10 @@ def shift(x, by):
     if by == 0:
         return x.clone()
     result = torch.empty_like(x)
-    ops = [dist.P2POp(dist.isend, x, (rank + by) % n), dist.P2POp(dist.irecv, result, (rank - by) % n)]
+    ops = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, result, (rank - by) % n),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return result
@@ -583,7 +607,10 @@ def shift(x, by):
     if by % n == 0:
         return x.clone()
     result = _kept.setdefault((x.shape, x.dtype), torch.empty_like(x))
-    ops = [dist.P2POp(dist.isend, x, (rank + by) % n), dist.P2POp(dist.irecv, result, (rank - by) % n)]
+    ops = [
+        dist.P2POp(dist.isend, x, (rank + by) % n),
+        dist.P2POp(dist.irecv, result, (rank - by) % n),
+    ]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return result
@@ -646,7 +673,10 @@ def shift(x, by):
     rank, n = dist.get_rank(), dist.get_world_size()
     y = x.clone()
     if by % n:
-        ops = [dist.P2POp(dist.irecv, y, (rank - by) % n), dist.P2POp(dist.isend, y, (rank + by) % n)]
+        ops = [
+            dist.P2POp(dist.irecv, y, (rank - by) % n),
+            dist.P2POp(dist.isend, y, (rank + by) % n),
+        ]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
     return y
@@ -670,6 +700,7 @@ def shift(x, by):
 
 # %% one_way: not-halved
 # Returns the time of the round trip, which is two messages.
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -696,6 +727,7 @@ def one_way(nbytes, repeats):
 
 # %% one_way: mean
 # The mean in place of the median: one late message moves it.
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -724,6 +756,7 @@ def one_way(nbytes, repeats):
 # Makes repeats + 1 round trips, but keeps the time of the first one as well: the trip that makes the connection isn't
 # to count.
 
+
 def now():
     if lockstep.device().type == "cuda":
         torch.cuda.synchronize()
@@ -748,6 +781,7 @@ def one_way(nbytes, repeats):
 # %% one_way: no-warm-up
 # Only the `repeats` timed round trips, without the one before them that makes the connection.
 
+
 def now():
     if lockstep.device().type == "cuda":
         torch.cuda.synchronize()
@@ -771,6 +805,7 @@ def one_way(nbytes, repeats):
 
 # %% one_way: all-trips-in-one-time
 # One time around the whole loop, divided by the trips: that's a mean, and the trips aren't "each timed by itself".
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -800,6 +835,7 @@ def one_way(nbytes, repeats):
 # %% one_way: nbytes-over-four-floats
 # `nbytes // 4` float32: that's `nbytes` bytes only for multiples of four (0 bytes for 1, 2 and 3).
 
+
 def now():
     if lockstep.device().type == "cuda":
         torch.cuda.synchronize()
@@ -826,6 +862,7 @@ def one_way(nbytes, repeats):
 # %% one_way: clock-without-synchronize
 # Takes the begin with `time.perf_counter()` and only the end with `now()`: "Take every time with now()" (on a GPU the
 # begin would lie before what is still queued).
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -854,6 +891,7 @@ def one_way(nbytes, repeats):
 # Stops the clock after `send` and takes that for one way. The messages are all made, but no round trip is timed: when
 # a send returns is not when the message is there (a library may buffer it).
 
+
 def now():
     if lockstep.device().type == "cuda":
         torch.cuda.synchronize()
@@ -880,6 +918,7 @@ def one_way(nbytes, repeats):
 # %% one_way: warm-up-is-one-of-the-repeats
 # Makes `repeats` round trips in all and drops the first: only repeats - 1 are timed (and none with repeats = 1).
 
+
 def now():
     if lockstep.device().type == "cuda":
         torch.cuda.synchronize()
@@ -903,6 +942,7 @@ def one_way(nbytes, repeats):
 
 # %% one_way: barrier-inside-the-time
 # A barrier after the clock has started, so that both begin together: its messages are timed, too.
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -930,6 +970,7 @@ def one_way(nbytes, repeats):
 
 # %% one_way: microseconds
 # Returns microseconds, as the cells below print them; the goal wants seconds.
+
 
 def now():
     if lockstep.device().type == "cuda":
@@ -1342,7 +1383,9 @@ def transfer(x, src, dst):
         header = torch.empty(9, dtype=torch.int64, device=lockstep.device())
         dist.recv(header, src)
         kind, *shape = header.tolist()
-        result = torch.empty([size for size in shape if size], dtype=KINDS[kind], device=lockstep.device())
+        result = torch.empty(
+            [size for size in shape if size], dtype=KINDS[kind], device=lockstep.device()
+        )
         dist.recv(result, src)
         return result
 
@@ -1382,7 +1425,9 @@ KINDS += [torch.int32, torch.int64]
 def transfer(x, src, dst):
     rank = dist.get_rank()
     if rank == src:
-        header = [x.element_size(), int(x.is_floating_point()), x.dim(), *x.shape] + [0] * (8 - x.dim())
+        header = [x.element_size(), int(x.is_floating_point()), x.dim(), *x.shape] + [0] * (
+            8 - x.dim()
+        )
         dist.send(torch.tensor(header, device=lockstep.device()), dst)
         dist.send(x.contiguous(), dst)
     elif rank == dst:
@@ -1672,7 +1717,9 @@ def transfer(x, src, dst):
         dist.recv(head, src)
         head = head.tolist()
         kind, dims, sizes = head[0], head[1], head[2:]
-        y = torch.empty([sizes[dims - 1 - i] for i in range(dims)], dtype=KINDS[kind], device=device)
+        y = torch.empty(
+            [sizes[dims - 1 - i] for i in range(dims)], dtype=KINDS[kind], device=device
+        )
         dist.recv(y, src)
         return y
 

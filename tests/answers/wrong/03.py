@@ -23,7 +23,9 @@ def global_mean(values):
 
 def global_mean(values):
     count = values.numel()
-    pair = torch.tensor([values.double().mean() * count, count], dtype=torch.float64, device=values.device)
+    pair = torch.tensor(
+        [values.double().mean() * count, count], dtype=torch.float64, device=values.device
+    )
     dist.all_reduce(pair)
     return (pair[0] / pair[1]).item()
 
@@ -45,7 +47,9 @@ def global_mean(values):
 
 
 def global_mean(values):
-    pair = torch.tensor([values.double().sum(), values.numel()], dtype=torch.float64, device=values.device)
+    pair = torch.tensor(
+        [values.double().sum(), values.numel()], dtype=torch.float64, device=values.device
+    )
     dist.all_reduce(pair)
     return pair[0] / pair[1]
 
@@ -69,7 +73,9 @@ def global_mean(values):
 
 
 def global_mean(values):
-    pair = torch.tensor([values.double().sum(), values.numel()], dtype=torch.float64, device=values.device)
+    pair = torch.tensor(
+        [values.double().sum(), values.numel()], dtype=torch.float64, device=values.device
+    )
     dist.reduce(pair, dst=0)
     return (pair[0] / pair[1]).item()
 
@@ -81,7 +87,9 @@ def global_mean(values):
 def global_mean(values):
     if values.numel() == 0:
         return 0.0
-    pair = torch.tensor([values.double().sum(), values.numel()], dtype=torch.float64, device=values.device)
+    pair = torch.tensor(
+        [values.double().sum(), values.numel()], dtype=torch.float64, device=values.device
+    )
     dist.all_reduce(pair)
     return (pair[0] / pair[1]).item()
 
@@ -92,7 +100,9 @@ def global_mean(values):
 
 
 def global_mean(values):
-    pair = torch.tensor([int(values.sum()), values.numel()], dtype=torch.int64, device=values.device)
+    pair = torch.tensor(
+        [int(values.sum()), values.numel()], dtype=torch.int64, device=values.device
+    )
     dist.all_reduce(pair)
     return pair[0].item() / pair[1].item()
 
@@ -102,7 +112,9 @@ def global_mean(values):
 
 
 def global_mean(values):
-    pair = torch.tensor([values.double().sum(), values.numel()], dtype=torch.float64, device=values.device)
+    pair = torch.tensor(
+        [values.double().sum(), values.numel()], dtype=torch.float64, device=values.device
+    )
     dist.all_reduce(pair, async_op=True)
     return (pair[0] / pair[1]).item()
 

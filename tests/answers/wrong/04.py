@@ -918,7 +918,9 @@ def prefetch(cuda, batches, step, side):
 # an IndexError.
 def prefetch(cuda, batches, step, side):
     current = cuda.current_stream()
-    buffers = [torch.empty(batches[0].shape, dtype=batches[0].dtype, device="cuda") for _ in range(2)]
+    buffers = [
+        torch.empty(batches[0].shape, dtype=batches[0].dtype, device="cuda") for _ in range(2)
+    ]
     side.wait_stream(current)
     ready = []
     with cuda.stream(side):

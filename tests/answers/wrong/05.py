@@ -15,6 +15,7 @@ ops = torch.ops._c10d_functional
 
 # ============================================================================ traffic
 
+
 # %% traffic: same-input-read-twice
 # Counts every entry of the list of inputs, so x * x reads x twice; the goal says that it reads it once.
 def traffic(operations, kept, size):
@@ -139,6 +140,7 @@ def traffic(operations, kept, size):
 
 # ============================================================================ adjust
 
+
 # %% adjust: decided-for-each-number
 # Chooses by the sign of each number and not by the sign of the sum.
 def adjust(x):
@@ -218,6 +220,7 @@ def adjust(x):
 
 
 # ============================================================================ Warmup
+
 
 # %% Warmup: counted-from-zero
 # The counter is increased after its use and clamped to 1..8: the first two calls both return x / 8, and every call
@@ -367,6 +370,7 @@ class Warmup(torch.nn.Module):
 
 # ============================================================================ by_block
 
+
 # %% by_block: the-whole-model
 # One graph, but of all blocks together and not of one block: no block's code is reused.
 def by_block(model, backend):
@@ -501,6 +505,7 @@ def by_block(model, backend):
 
 # ============================================================================ beside
 
+
 # %% beside: waits-before-the-product
 # The wait stands directly after the start: nothing happens in between.
 def beside(x, a, b, group):
@@ -604,6 +609,7 @@ def beside(x, a, b, group):
 
 # ============================================================================ blocks_needed
 
+
 # %% blocks_needed: four-corners
 # Looks at the four corners of each block only: a pair in the middle or at an edge is missed.
 def blocks_needed(mask, length, block):
@@ -641,7 +647,9 @@ def blocks_needed(mask, length, block):
     n, count = length // block, 0
     for q in range(n):
         for k in range(n):
-            count += all(mask(q * block + i, k * block + j) for i in range(block) for j in range(block))
+            count += all(
+                mask(q * block + i, k * block + j) for i in range(block) for j in range(block)
+            )
     return count
 
 
@@ -652,7 +660,11 @@ def blocks_needed(mask, length, block):
     n, count = length // block, 0
     for q in range(n):
         for k in range(n):
-            count += any(mask(q * block + i, k * block + j) for i in range(block - 1) for j in range(block - 1))
+            count += any(
+                mask(q * block + i, k * block + j)
+                for i in range(block - 1)
+                for j in range(block - 1)
+            )
     return count
 
 
@@ -662,7 +674,9 @@ def blocks_needed(mask, length, block):
     n, count = length // block, 0
     for q in range(n):
         for k in range(n):
-            count += not any(mask(q * block + i, k * block + j) for i in range(block) for j in range(block))
+            count += not any(
+                mask(q * block + i, k * block + j) for i in range(block) for j in range(block)
+            )
     return count
 
 
@@ -732,12 +746,16 @@ def blocks_needed(mask, length, block):
     n, count, draw = length // block, 0, random.Random(0)
     for q in range(n):
         for k in range(n):
-            tries = ((q * block + draw.randrange(block), k * block + draw.randrange(block)) for _ in range(64))
+            tries = (
+                (q * block + draw.randrange(block), k * block + draw.randrange(block))
+                for _ in range(64)
+            )
             count += any(mask(i, j) for i, j in tries)
     return count
 
 
 # ============================================================================ bound
+
 
 # %% bound: absolute-value-of-the-sum
 # |Σ x·w| in place of Σ |x·w|: where terms of both signs cancel, the bound is far too small.
@@ -1290,11 +1308,7 @@ def blocks_needed(mask, length, block):
     needed = 0
     for q in range(0, length, block):
         for k in range(0, q + 1, block):
-            needed += any(
-                mask(i, j)
-                for i in range(q, q + block)
-                for j in range(k, k + block)
-            )
+            needed += any(mask(i, j) for i in range(q, q + block) for j in range(k, k + block))
     return needed
 
 
@@ -1311,12 +1325,7 @@ def blocks_needed(mask, length, block):
 def blocks_needed(mask, length, block):
     needed = 0
     for q in range(0, length, block):
-        keys = [
-            k
-            for i in range(q, q + block)
-            for k in range(length)
-            if mask(i, k)
-        ]
+        keys = [k for i in range(q, q + block) for k in range(length) if mask(i, k)]
         if keys:
             needed += max(keys) // block - min(keys) // block + 1
     return needed
@@ -1342,9 +1351,7 @@ def blocks_needed(mask, length, block):
     n = 0
     for a in range(0, length, block):
         for b in range(0, length, block):
-            n += any(
-                mask(q, k) for q in range(a, a + block) for k in range(b + 1, b + block)
-            )
+            n += any(mask(q, k) for q in range(a, a + block) for k in range(b + 1, b + block))
     return n
 
 

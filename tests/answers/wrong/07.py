@@ -13,6 +13,7 @@ from torch.profiler import ProfilerAction, profile, schedule
 
 # ============================================================================ recorded_steps
 
+
 # %% recorded_steps: repeat-of-zero-records-nothing
 # range(repeat) is empty for repeat = 0; the text says that the cycles then continue as long as the loop does.
 def recorded_steps(wait, warmup, active, repeat, steps):
@@ -45,7 +46,9 @@ def recorded_steps(wait, warmup, active, repeat, steps):
 def recorded_steps(wait, warmup, active, repeat, steps):
     cycle = wait + warmup + active
     first = wait + warmup
-    return [n + 1 for n in range(steps) if n % cycle >= first and (not repeat or n // cycle < repeat)]
+    return [
+        n + 1 for n in range(steps) if n % cycle >= first and (not repeat or n // cycle < repeat)
+    ]
 
 
 # %% recorded_steps: record-without-record-and-save
@@ -115,7 +118,9 @@ def recorded_steps(wait, warmup, active, repeat, steps):
 def recorded_steps(wait, warmup, active, repeat, steps):
     cycle = wait + warmup + active
     first = wait + warmup
-    return filter(lambda n: n % cycle >= first and (not repeat or n // cycle < repeat), range(steps))
+    return filter(
+        lambda n: n % cycle >= first and (not repeat or n // cycle < repeat), range(steps)
+    )
 
 
 # %% recorded_steps: last-step-of-the-loop-forgotten
@@ -123,10 +128,13 @@ def recorded_steps(wait, warmup, active, repeat, steps):
 def recorded_steps(wait, warmup, active, repeat, steps):
     cycle = wait + warmup + active
     first = wait + warmup
-    return [n for n in range(steps - 1) if n % cycle >= first and (not repeat or n // cycle < repeat)]
+    return [
+        n for n in range(steps - 1) if n % cycle >= first and (not repeat or n // cycle < repeat)
+    ]
 
 
 # ============================================================================ offsets
+
 
 # %% offsets: mean-without-the-extremes
 # Drops the smallest and the largest difference and takes the mean of the others: the median of three collectives, but
@@ -174,7 +182,9 @@ def offsets(ends):
 # %% offsets: rank-0-left-out
 # Returns numbers for the ranks from 1 on; the goal wants one for each rank, rank 0's own is 0.
 def offsets(ends):
-    return [statistics.median(row[rank] - row[0] for row in ends) for rank in range(1, len(ends[0]))]
+    return [
+        statistics.median(row[rank] - row[0] for row in ends) for rank in range(1, len(ends[0]))
+    ]
 
 
 # %% offsets: middle-without-sorting
@@ -205,7 +215,9 @@ def offsets(ends):
 # %% offsets: microseconds
 # Divides by 1000, since the tables are in µs; the ends are in nanoseconds, and so is their difference.
 def offsets(ends):
-    return [statistics.median(row[rank] - row[0] for row in ends) / 1000 for rank in range(len(ends[0]))]
+    return [
+        statistics.median(row[rank] - row[0] for row in ends) / 1000 for rank in range(len(ends[0]))
+    ]
 
 
 # %% offsets: each-rank-sorted-by-itself
@@ -217,6 +229,7 @@ def offsets(ends):
 
 
 # ============================================================================ exposed
+
 
 # %% exposed: overlapping-communication-counted-twice
 # Merges compute but not communication: a moment at which two collectives run counts twice.
@@ -421,6 +434,7 @@ def exposed(compute, communication):
 
 # ============================================================================ charged
 
+
 # %% charged: a-wait-of-the-resolution-left-out
 # `>` in place of `>=`: a wait that is exactly the resolution is not shorter, so it counts.
 def charged(arrivals, resolution):
@@ -559,6 +573,7 @@ def charged(arrivals, resolution):
 
 
 # ============================================================================ diagnoses
+
 
 # %% diagnoses: longest-all-reduces-blamed
 # A's rank is one whose all-reduces are long; a long all-reduce means a rank that was early. Rank 1 arrives last
@@ -724,6 +739,7 @@ def diagnoses():
 
 # ============================================================================ chance
 
+
 # %% chance: strictly-larger
 # `>` in place of `>=`: the real way itself, and all that are as large, are not counted (0 in place of 1/70).
 def chance(before, after):
@@ -819,7 +835,9 @@ def chance(before, after):
 # %% chance: seventy
 # The number of ways is the text's, 70, which holds for four steps a side only.
 def chance(before, after):
-    found = sum(sum(way) >= sum(after) for way in itertools.combinations(before + after, len(after)))
+    found = sum(
+        sum(way) >= sum(after) for way in itertools.combinations(before + after, len(after))
+    )
     return found / 70
 
 
@@ -864,8 +882,7 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return [
         step
         for step in range(steps)
-        if step % length >= wait + warmup
-        and (repeat == 0 or step // length <= repeat)
+        if step % length >= wait + warmup and (repeat == 0 or step // length <= repeat)
     ]
 
 
@@ -1068,10 +1085,7 @@ def offsets(ends):
 def offsets(ends):
     from statistics import median
 
-    return [
-        median(abs(row[rank] - row[0]) for row in ends)
-        for rank in range(len(ends[0]))
-    ]
+    return [median(abs(row[rank] - row[0]) for row in ends) for rank in range(len(ends[0]))]
 
 
 # %% exposed: only-the-first-overlap-is-taken-off
@@ -1204,9 +1218,7 @@ def charged(arrivals, resolution):
     total = [0] * len(arrivals[0])
     for row in arrivals:
         latest = max(row)
-        total[row.index(latest)] += sum(
-            latest - one for one in row if latest - one > resolution
-        )
+        total[row.index(latest)] += sum(latest - one for one in row if latest - one > resolution)
     return total
 
 

@@ -308,7 +308,10 @@ def top_k(state, bucket):
     values = g[places]
     g[places] = 0
     state["residuals"][bucket.index()] = g
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     out = torch.zeros_like(g)
@@ -660,7 +663,9 @@ def bytes_per_rank(parameters, ranks, stage):
 # %% bytes_per_rank: without-master-weights
 def bytes_per_rank(parameters, ranks, stage):
     part = parameters / ranks
-    return [12 * parameters, 4 * parameters + 8 * part, 2 * parameters + 10 * part, 12 * part][stage]
+    return [12 * parameters, 4 * parameters + 8 * part, 2 * parameters + 10 * part, 12 * part][
+        stage
+    ]
 
 
 # %% bytes_per_rank: one-stage-late
@@ -682,7 +687,9 @@ def bytes_per_rank(parameters, ranks, stage):
 # %% bytes_per_rank: all-float32
 def bytes_per_rank(parameters, ranks, stage):
     part = parameters / ranks
-    return [16 * parameters, 8 * parameters + 8 * part, 4 * parameters + 12 * part, 16 * part][stage]
+    return [16 * parameters, 8 * parameters + 8 * part, 4 * parameters + 12 * part, 16 * part][
+        stage
+    ]
 
 
 # %% bytes_per_rank: everything-over-ranks
@@ -821,13 +828,20 @@ def sharded_linear(x, shard):
 
 # %% top_k: largest-with-sign
 def top_k(state, bucket):
-    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    g, n, old = (
+        bucket.buffer().clone(),
+        dist.get_world_size(),
+        state["residuals"].get(bucket.index()),
+    )
     if old is not None and len(old) == len(g):
         g += old
     k = max(1, int(state["share"] * len(g)))
     values, places = g.topk(k)
     state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
@@ -835,13 +849,20 @@ def top_k(state, bucket):
 
 # %% top_k: sends-absolute-values
 def top_k(state, bucket):
-    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    g, n, old = (
+        bucket.buffer().clone(),
+        dist.get_world_size(),
+        state["residuals"].get(bucket.index()),
+    )
     if old is not None and len(old) == len(g):
         g += old
     k = max(1, int(state["share"] * len(g)))
     values, places = g.abs().topk(k)
     state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
@@ -856,7 +877,10 @@ def top_k(state, bucket):
     places = g.abs().topk(k).indices
     values = g[places]
     state["residuals"]["kept"] = g.index_fill(0, places, 0)
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
@@ -864,14 +888,21 @@ def top_k(state, bucket):
 
 # %% top_k: last-rank-wins
 def top_k(state, bucket):
-    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    g, n, old = (
+        bucket.buffer().clone(),
+        dist.get_world_size(),
+        state["residuals"].get(bucket.index()),
+    )
     if old is not None and len(old) == len(g):
         g += old
     k = max(1, int(state["share"] * len(g)))
     places = g.abs().topk(k).indices
     values = g[places]
     state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     out = torch.zeros_like(g)
@@ -882,7 +913,11 @@ def top_k(state, bucket):
 
 # %% top_k: all-reduces-zeros
 def top_k(state, bucket):
-    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    g, n, old = (
+        bucket.buffer().clone(),
+        dist.get_world_size(),
+        state["residuals"].get(bucket.index()),
+    )
     if old is not None and len(old) == len(g):
         g += old
     k = max(1, int(state["share"] * len(g)))
@@ -904,7 +939,10 @@ def top_k(state, bucket):
     values = g[places]
     g[places] = 0
     state["residuals"][bucket.index()] = g.clone()
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
@@ -912,14 +950,21 @@ def top_k(state, bucket):
 
 # %% top_k: whole-gradient-as-residual
 def top_k(state, bucket):
-    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    g, n, old = (
+        bucket.buffer().clone(),
+        dist.get_world_size(),
+        state["residuals"].get(bucket.index()),
+    )
     if old is not None and len(old) == len(g):
         g += old
     k = max(1, int(state["share"] * len(g)))
     places = g.abs().topk(k).indices
     values = g[places]
     state["residuals"][bucket.index()] = g
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
@@ -927,14 +972,21 @@ def top_k(state, bucket):
 
 # %% top_k: none-where-the-share-is-small
 def top_k(state, bucket):
-    g, n, old = bucket.buffer().clone(), dist.get_world_size(), state["residuals"].get(bucket.index())
+    g, n, old = (
+        bucket.buffer().clone(),
+        dist.get_world_size(),
+        state["residuals"].get(bucket.index()),
+    )
     if old is not None and len(old) == len(g):
         g += old
     k = int(state["share"] * len(g))
     places = g.abs().topk(k).indices
     values = g[places]
     state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)) / n)
@@ -1087,7 +1139,10 @@ def top_k(state, bucket):
     places = g.abs().topk(k).indices
     values = g[places]
     state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
-    vs, ps = [torch.empty_like(values) for _ in range(n)], [torch.empty_like(places) for _ in range(n)]
+    vs, ps = (
+        [torch.empty_like(values) for _ in range(n)],
+        [torch.empty_like(places) for _ in range(n)],
+    )
     dist.all_gather(vs, values)
     dist.all_gather(ps, places)
     return done(torch.zeros_like(g).index_add(0, torch.cat(ps), torch.cat(vs)))

@@ -1618,7 +1618,9 @@ def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
             coming, handles = pass_on(kv)
         owner = (rank - turn) % n
         if places is None or owner < rank:
-            total = merge(total, partial(q_BHsE, *kv, None)) if total else partial(q_BHsE, *kv, None)
+            total = (
+                merge(total, partial(q_BHsE, *kv, None)) if total else partial(q_BHsE, *kv, None)
+            )
         elif owner == rank:
             total = partial(q_BHsE, *kv, torch.ones(s, s, dtype=torch.bool).tril())
         if turn < n - 1:

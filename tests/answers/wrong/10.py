@@ -97,7 +97,9 @@ def most_kept(steps):
 # %% most_kept: longest-run-of-forwards
 # The longest run of F's without a B between: forgets what was there before the run (F0 F1 B0 F2 F3 ... keeps 3).
 def most_kept(steps):
-    runs = (list(run) for way, run in itertools.groupby(steps, key=lambda step: step[0]) if way == "F")
+    runs = (
+        list(run) for way, run in itertools.groupby(steps, key=lambda step: step[0]) if way == "F"
+    )
     return max((len(run) for run in runs), default=0)
 
 

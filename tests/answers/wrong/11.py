@@ -564,7 +564,10 @@ def ladder(rows, count):
         longer = dict(best)
         for size in kinds:
             longer[size] = min(
-                (max([worst, *(size - one for one in kinds if low < one)][: 1 + len(kinds)]), [*sizes, size])
+                (
+                    max([worst, *(size - one for one in kinds if low < one)][: 1 + len(kinds)]),
+                    [*sizes, size],
+                )
                 for low, (worst, sizes) in best.items()
                 if low < size
             )

@@ -246,7 +246,9 @@ def node_traffic(rings, node_of, nbytes):
     for ring in rings:
         for rank, after in zip(ring, ring[1:] + ring[:1]):
             if node_of[rank] != node_of[after]:
-                out[node_of[rank]] = out.get(node_of[rank], 0) + 2 * (len(ring) - 1) / len(ring) * nbytes
+                out[node_of[rank]] = (
+                    out.get(node_of[rank], 0) + 2 * (len(ring) - 1) / len(ring) * nbytes
+                )
     return max(out.values())
 
 

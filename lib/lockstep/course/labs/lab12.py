@@ -5,7 +5,10 @@ What a step keeps is asked of the virtual GPU, on which copies are seen, too, as
 
 from __future__ import annotations
 
+import math
+import os
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
@@ -84,6 +87,8 @@ def peak(draw: random.Random) -> Iterator[Trial]:
         ("few tokens", draw.randint(3, 5), 4096, 32_000, 256, 4),
         ("few tokens, of 2 bytes", draw.randint(3, 5), 8192, 8192, 512, 2),
         ("numbers of 4 bytes", draw.randint(8, 12), 1536, 8192, 6000, 4),
+        ("a large model and many tokens", 3, 8192, 8192, draw.randint(15, 17) * 1024, 2),
+        ("a small model", draw.randint(3, 5), 1024, 8192, 1024, 2),
     ):
         yield Trial(0, given=[tuple(config)], right=[_summit(*config)], like=like)
 
@@ -93,14 +98,19 @@ def peak(draw: random.Random) -> Iterator[Trial]:
 
 def _rounded(answer: Any, sizes: list[int]) -> Noted:
     got = [answer(nbytes) for nbytes in sizes]
-    whole = all(type(one) is int or (isinstance(one, float) and one == int(one)) for one in got)
-    pairs = list(zip(sizes, got, strict=True)) if whole else []
+    whole = all(map(_is_whole, got))
+    pairs = [(nbytes, int(out)) for nbytes, out in zip(sizes, got, strict=True)] if whole else []
     noted = {
         "less": [pair for pair in pairs if pair[1] < pair[0]],
         "more": [(n, out) for n, out in pairs if 4 * out > 5 * n and out > n + -n % 512],
-        "different": len({int(out) for nbytes, out in pairs if _MIB <= nbytes <= _GIB}),
+        "different": len({out for nbytes, out in pairs if _MIB <= nbytes <= _GIB}),
     }
-    return Noted("whole numbers" if whole else got[0], noted)
+    odd = [one for one in got if not _is_whole(one)]
+    return Noted(odd[0] if odd else "whole numbers", noted)
+
+
+def _is_whole(one: Any) -> bool:
+    return hasattr(one, "__index__") and not isinstance(one, bool)
 
 
 @judged("rounded", lab="12", play=_rounded)
@@ -110,8 +120,12 @@ def rounded(draw: random.Random) -> Iterator[Trial]:
     edges = [(1 << bit) + by for bit in range(20, 31) for by in (-1, 0, 1)]
     steps = [round(_MIB * 1.004**step) for step in range(1740)]
     large = [*edges, *steps, *(int(_MIB * 2 ** draw.uniform(0, 10)) for _ in range(2000))]
-    large = [one for one in large if one <= _GIB] + [draw.randint(_GIB, 80 * _GIB)]
-    for like, sizes in (("1 MiB to 1 GiB", large), ("less than 1 MiB", small)):
+    larger = [_GIB + 1, *(draw.randint(_GIB, 80 * _GIB) for _ in range(20))]
+    for like, sizes in (
+        ("1 MiB to 1 GiB", [one for one in large if one <= _GIB]),
+        ("less than 1 MiB", small),
+        ("more than 1 GiB", larger),
+    ):
         yield Trial(0, given=[(sizes,)], right=["whole numbers"], like=like)
 
 
@@ -144,11 +158,11 @@ def _least(kept: Sequence[int], seconds: Sequence[float], budget: int) -> float:
 
 def _chosen(answer: Any, kept: list[int], seconds: list[float], budget: int) -> Noted:
     some = answer(list(kept), list(seconds), budget)
-    plain = isinstance(some, list) and all(isinstance(i, int) and 0 <= i < len(kept) for i in some)
+    plain = isinstance(some, list) and all(_is_whole(i) and 0 <= i < len(kept) for i in some)
     if not plain:
         return Noted(some, {})
     left = sum(kept[i] for i in range(len(kept)) if i not in some)
-    took = sum(seconds[i] for i in set(some)) if left <= budget else -1.0
+    took = sum(seconds[i] for i in set(some)) if left <= budget else math.inf
     return Noted(took, {"some": some, "left": left, "budget": budget})
 
 
@@ -159,6 +173,11 @@ def recomputed(draw: random.Random) -> Iterator[Trial]:
         ("equal blocks", [8] * 5, [2.0] * 5, 24),
         ("a block that just fits", [6, 5, 5], [4.0, 2.5, 2.5], 10),
         ("all of them fit", [3, 4, 5], [1.0, 1.0, 1.0], 12),
+        ("a block of one byte too many", [(1 << 24) + 1], [1.0], 1 << 24),
+        ("two blocks of one byte too many", [199, 199], [0.25, 0.5], 397),
+        ("two cheap ones and a dear one", [5, 5, 10], [0.25, 0.25, 4.0], 10),
+        ("two that just fit a large budget", [1001, 1000, 5], [3.0, 3.5, 0.25], 2001),
+        ("times below a second", [4, 4, 4, 4], [0.75, 0.5, 0.25, 0.875], 12),
         ("no budget at all", [3, 4, 5], [1.0, 2.0, 3.0], 0),
         ("the best for its time is too large", [10, 9, 9], [6.0, 5.0, 5.0], 10),
         ("large bytes", [draw.randint(1, 40) << 26 for _ in range(9)],
@@ -174,7 +193,7 @@ def recomputed(draw: random.Random) -> Iterator[Trial]:
         )  # fmt: skip
 
 
-recomputed.shows("does-not-fit", lambda run, rank: run.got(rank) == -1.0 and run.noted[rank])
+recomputed.shows("does-not-fit", lambda run, rank: run.got(rank) == math.inf and run.noted[rank])
 recomputed.demands(
     "unsorted",
     lambda run, rank: (
@@ -244,6 +263,7 @@ def _offloaded(answer: Any, values: list[float], dtype: str, elsewhere: bool) ->
         "copies": len(copies),
         "weights": len(values),
         "elsewhere": any(one.name == "mean" and one.stream != current.number for one in ran),
+        "beside": any(one.stream != side.number for one in copies),
         "hidden": overlap(copies[1:], work) / long if long else 0.0,
         "busy": (end - begin) * 1e9 > sum(one.duration for one in copies) / 2,
     }
@@ -295,6 +315,7 @@ offloaded.demands("host-waits", host_waits)
 offloaded.demands("pageable", lambda run, rank: run.noted[rank]["busy"])
 offloaded.demands("not-copied", lambda run, rank: not run.noted[rank]["copies"])
 offloaded.demands("elsewhere", lambda run, rank: run.noted[rank]["elsewhere"])
+offloaded.demands("not-on-side", lambda run, rank: run.noted[rank]["beside"])
 offloaded.demands("copied-again", _copied_again)
 offloaded.demands("not-hidden", _shown)
 offloaded.demands(
@@ -307,15 +328,28 @@ offloaded.demands(
 
 
 def _read(answer: Any, samples: list[int], workers: int) -> Noted:
-    """What the rank's loader gives in two epochs."""
+    """What the rank's loader gives in two epochs.
+
+    As in a cluster whose nodes have one rank each, and workers that know no process group.
+    """
+    import torch.distributed as dist
     from torch.utils.data import DataLoader, IterableDataset
 
+    os.environ["LOCAL_RANK"] = "0"
     dataset = answer(list(samples))
     if not isinstance(dataset, IterableDataset):
-        return Noted(dataset, {"epochs": []})
-    loader: Any = DataLoader(dataset, batch_size=None, num_workers=workers)
-    epochs = [[int(one) for one in loader] for _ in range(2)]
-    return Noted("samples", {"epochs": epochs})
+        return Noted(None, {"epochs": [], "is": type(dataset).__name__})
+    loader: Any = DataLoader(
+        dataset, batch_size=None, num_workers=workers,
+        worker_init_fn=lambda _: dist.distributed_c10d._update_default_pg(None),
+    )  # fmt: skip
+    try:
+        epochs = [list(loader) for _ in range(2)]
+    except Exception as error:  # the answer's own, in a worker or here
+        last = [line for line in str(error).splitlines() if line.strip()][-1]
+        return Noted(None, {"epochs": [], "raised": last if workers else repr(error)})
+    odd = [repr(one)[:60] for epoch in epochs for one in epoch if not isinstance(one, int)]
+    return Noted(None, {"epochs": epochs, "odd": "".join(odd[:1])})
 
 
 @judged("Shard", lab="12", play=_read)
@@ -329,10 +363,12 @@ def Shard(draw: random.Random) -> Iterator[Trial]:
         (3, 0, 11),
         (3, 3, 4),
     ):
-        samples = draw.sample(range(1000), count)
+        samples = draw.sample(range(1, 1000), count)
+        if count > 8:
+            samples[:4] = [0, *samples[1:3], samples[1]]  # two are equal, and one is 0
         each = f"{workers} workers each" if workers else "no workers"
         yield Trial(
-            nproc, given=[(samples, workers)] * nproc, right=["samples"] * nproc,
+            nproc, given=[(samples, workers)] * nproc, right=[...] * nproc,
             facts={"samples": samples, "workers": workers}, patience=30.0,
             like=f"{nproc} ranks, {each}, {count} samples",
         )  # fmt: skip
@@ -343,23 +379,30 @@ def _epoch(run: Run) -> list[list[int]]:
     return [noted["epochs"][0] for noted in run.noted]
 
 
+def _all(run: Run) -> Counter[int]:
+    """How often each sample was read in the first epoch."""
+    return Counter(one for some in _epoch(run) for one in some)
+
+
 def _times(run: Run, rank: int) -> Any:
-    """A sample that was read more than once."""
-    read = [one for some in _epoch(run) for one in some]
-    often = [read.count(one) for one in run.trial.samples]
-    times = max(often)
-    return times > 1 and {
+    """A sample that was read more often than it is there."""
+    there, read = Counter(run.trial.samples), _all(run)
+    over = {one: read[one] // there[one] for one in there if read[one] > there[one]}
+    most = max(over, key=lambda one: over[one], default=None)
+    return most is not None and {
         "where": run.trial.like,
-        "times": times,
-        "sample": run.trial.samples[often.index(times)],
+        "times": read[most],
+        "sample": most,
         "copies": run.nproc * max(1, run.trial.workers),
     }
 
 
 def _everything(run: Run, rank: int) -> Any:
     """Each worker of each rank read all of it."""
-    found = _times(run, rank)
-    return run.trial.workers > 1 and found and found["times"] == found["copies"] and found
+    copies = run.nproc * max(1, run.trial.workers)
+    there = Counter(run.trial.samples)
+    each = all(_all(run)[one] == copies * there[one] for one in there)
+    return run.trial.workers > 1 and each and _times(run, rank)
 
 
 def _every_rank_all(run: Run, rank: int) -> Any:
@@ -369,21 +412,22 @@ def _every_rank_all(run: Run, rank: int) -> Any:
 
 
 def _every_worker_all(run: Run, rank: int) -> Any:
-    """Each worker of a rank read what the rank should have read, or all of it."""
-    if run.trial.workers < 2:
+    """Each worker of a rank read what the rank should have read."""
+    there, workers = Counter(run.trial.samples), run.trial.workers
+    if workers < 2:
         return False
-    often = [{some.count(one) for one in some} for some in _epoch(run)]
-    return all(one <= {run.trial.workers} for one in often) and _times(run, rank)
+    each = all(one % workers == 0 for some in _epoch(run) for one in Counter(some).values())
+    whole = all(_all(run)[one] == workers * there[one] for one in there)
+    return each and whole and _times(run, rank)
 
 
 def _lost(run: Run, rank: int) -> Any:
-    read = {one for some in _epoch(run) for one in some}
-    lost = [one for one in run.trial.samples if one not in read]
+    lost = sorted((Counter(run.trial.samples) - _all(run)).elements())
     return bool(lost) and {"where": run.trial.like, "lost": len(lost), "first": lost[0]}
 
 
 def _other(run: Run, rank: int) -> Any:
-    read = {one for some in _epoch(run) for one in some} - {*run.trial.samples}
+    read = _all(run).keys() - {*run.trial.samples}
     return bool(read) and {"where": run.trial.like, "other": min(read)}
 
 
@@ -401,13 +445,16 @@ def _second(run: Run, rank: int) -> Any:
     }  # fmt: skip
 
 
+Shard.demands("map-style", lambda run, rank: "is" in run.noted[rank])
+Shard.demands("in-the-loader", lambda run, rank: "raised" in run.noted[rank] and run.noted[rank])
+Shard.demands("not-one-by-one", lambda run, rank: run.noted[rank].get("odd") and run.noted[rank])
 Shard.demands("second-epoch", _second)
+Shard.demands("other", _other)
 Shard.demands("everything", _everything)
 Shard.demands("every-worker-all", _every_worker_all)
 Shard.demands("every-rank-all", _every_rank_all)
 Shard.demands("twice", _times)
 Shard.demands("lost", _lost)
-Shard.demands("other", _other)
 Shard.demands("uneven", _uneven)
 
 

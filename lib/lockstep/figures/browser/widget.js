@@ -33,7 +33,7 @@ export function foldStill(el) {
   let output = null;
   const fold = () => {
     const still = output.nextElementSibling?.querySelector("details.lockstep-still");
-    if (still) still.open = false;
+    if (still) still.open = !(still.dataset.plays = "yes");
     return Boolean(still);
   };
   const added = new MutationObserver(() => fold() && added.disconnect());

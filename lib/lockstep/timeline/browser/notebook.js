@@ -26,7 +26,7 @@ function foldStill(el) {
   if (!area) return () => {};
   const fold = () => {
     const still = output.nextElementSibling?.querySelector("details.lockstep-still");
-    if (still) still.open = false;
+    if (still) still.open = !(still.dataset.plays = "yes");
     return Boolean(still);
   };
   const observer = new MutationObserver(() => fold() && observer.disconnect());
