@@ -218,7 +218,7 @@ def test_what_was_played_with_says_how_to_go_on_when_it_is_opened_again(
     shutil.copy(tree / "played.ipynb", tree / "later.ipynb")  # with a kernel of its own
     with browser.open("later.ipynb") as page:
         page.tab.wait_for_function(f"() => ({AGAIN})().some(said => said.includes('run the cell'))")
-        assert page.tab.locator(".lockstep-still img").is_visible()
+        assert page.tab.locator(".lockstep-still img.lockstep-light").is_visible()
 
 
 def test_a_chart_is_drawn_and_its_text_follows_the_theme(browser: Browser, tree: Path) -> None:
