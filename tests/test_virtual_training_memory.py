@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import lockstep
 import pytest
 import torch
 from experiments.memory import CONFIGS, RECOMPUTED, Config, Transformer
+from lockstep.course.labs import lab12
 from torch.nn.functional import cross_entropy
 
 RECORDED = lockstep.recorded("memory/h200.json").content
@@ -45,3 +48,10 @@ def test_peaks_are_those_of_an_h200(kind: str, at: int, config: Config) -> None:
         (update, "peak of the optimizer"),
     ):
         assert (peak + WORKSPACE) / measured[name] == pytest.approx(1, abs=NEAR)
+
+
+def test_what_lab_12_teaches_is_near_enough_for_its_check() -> None:
+    trials = [trial for seed in range(2) for trial in lab12.peaks(Random(seed))]
+    for trial in trials:
+        (config,) = trial.given
+        assert trial.right[0] / lab12.measured_peak(*config) == pytest.approx(1, abs=0.025)

@@ -24,6 +24,9 @@ _MIB, _GIB = 1 << 20, 1 << 30
 # ── peak ─────────────────────────────────────────────────────────────────────────────────────
 
 _NEAR = 0.05  # of the bytes, in which a prediction may be wrong
+# What the lab's text leads to is off by at most so much in these trials, so that only answers
+# between the two need a model that is trained (tests/test_virtual_training_memory.py).
+_SURELY, _PERHAPS = 0.025, 0.08
 
 
 def _summit(layers: int, width: int, vocabulary: int, tokens: int, size: int) -> int:
@@ -33,7 +36,7 @@ def _summit(layers: int, width: int, vocabulary: int, tokens: int, size: int) ->
     return size * max(3 * parameters + kept, 5 * parameters) + 64 * _MIB
 
 
-def _measured(layers: int, width: int, vocabulary: int, tokens: int, size: int) -> int:
+def measured_peak(layers: int, width: int, vocabulary: int, tokens: int, size: int) -> int:
     """The peak of the second step of such a model on the virtual GPU, with cuBLAS's workspace."""
     import torch
     from torch import nn
@@ -71,26 +74,31 @@ def _measured(layers: int, width: int, vocabulary: int, tokens: int, size: int) 
         return int(cuda.max_memory_allocated()) + 64 * _MIB
 
 
-def _predicted(answer: Any, *config: int) -> Noted:
-    measured, got = _measured(*config), answer(*config)
-    if isinstance(got, int | float):
-        got = _summit(*config) if abs(got / measured - 1) <= _NEAR else int(got)
-    return Noted(got, {"measured": measured})
+def _predicted(answer: Any, *config: int) -> Any:
+    got, right = answer(*config), _summit(*config)
+    if not isinstance(got, int | float):
+        return got
+    off = abs(got / right - 1)
+    if _SURELY < off < _PERHAPS:
+        off = abs(got / measured_peak(*config) - 1)
+    return right if off <= _NEAR else int(got)
 
 
-@judged("peak", lab="12", play=_predicted)
-def peak(draw: random.Random) -> Iterator[Trial]:
+def peaks(draw: random.Random) -> Iterator[Trial]:
     """`peak(layers, width, vocabulary, tokens, size)`: the most bytes of a training step."""
     for like, *config in (
-        ("many tokens", draw.randint(4, 6), 1024, 1024, 32_768, 2),
+        ("many tokens", draw.randint(10, 14), 1024, 1024, 32_768, 2),
         ("a large vocabulary", 2, 1024, draw.randint(100, 120) * 1024, 8192, 2),
         ("few tokens", draw.randint(3, 5), 4096, 32_000, 256, 4),
         ("few tokens, of 2 bytes", draw.randint(3, 5), 8192, 8192, 512, 2),
         ("numbers of 4 bytes", draw.randint(8, 12), 1536, 8192, 6000, 4),
-        ("a large model and many tokens", 3, 8192, 8192, draw.randint(15, 17) * 1024, 2),
+        ("a large model and many tokens", 8, 8192, 8192, draw.randint(19, 21) * 1024, 2),
         ("a small model", draw.randint(3, 5), 1024, 8192, 1024, 2),
     ):
         yield Trial(0, given=[tuple(config)], right=[_summit(*config)], like=like)
+
+
+judged("peak", lab="12", play=_predicted)(peaks)
 
 
 # ── rounded ──────────────────────────────────────────────────────────────────────────────────
