@@ -738,8 +738,8 @@ lockstep.check("by_size", by_size)
 # itself. It copies inputs into static tensors, warms up, and captures a graph for each compiled function and each shape.
 # The graphs share one pool, and PyTorch keeps the orders in which they have run as a *tree*
 # ([CUDA graph trees](https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html)). The price is the one
-# you have seen: the next step overwrites the outputs of the last one, so clone what you keep. PyTorch raises an error
-# if you read an output that was overwritten. `torch.compiler.cudagraph_mark_step_begin()` marks where a new step begins:
+# you have seen: the next step overwrites the outputs of the last one, so clone what you keep. PyTorch can raise an error
+# if you read an output that was overwritten; after a replay it did not (lab 11, further). `torch.compiler.cudagraph_mark_step_begin()` marks where a new step begins:
 # from there on, the outputs of the step before may be overwritten.
 #
 # **Graphs that change.** CUDA can set the parameters of a kernel in a graph that is ready
