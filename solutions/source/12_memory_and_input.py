@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 12 · Memory and input
 #
-# **Two sittings, 70 and 85 minutes · needs: a CPU** (the same cells use a GPU where there is one; else a virtual H200,
+# **Two sittings, 75 and 85 minutes · needs: a CPU** (the same cells use a GPU where there is one; else a virtual H200,
 # and an H200 is recorded)
 #
 # A step that does not fit into the GPU's memory does not run, and a GPU that waits for data does nothing. Both can be
@@ -13,8 +13,8 @@
 # - keep weights on the host, and fetch each while the one before is in use,
 # - give each rank and each worker its own samples.
 #
-# Do lab 04 (streams, copies) first, and lab 08 for what a step of training has. Settings of the allocator, resuming in
-# the middle of an epoch, offloading in FSDP2 and symmetric memory are in the further notebook.
+# Do lab 04 (streams, copies) first, and lab 08 for what a step of training has. Resuming in the middle of an epoch,
+# recomputing by operator, offloading in FSDP2 and symmetric memory are in the further notebook.
 
 # %% id="parameters" tags=["parameters"]
 NPROC = 2  # ranks in this notebook, 2 at least
@@ -179,7 +179,8 @@ forward, after, most, snapshot = steps.result
 steps.compare(prediction, after / GB, "GB")
 
 # %% [markdown] id="block-text"
-# The rest is rounding: a block of the allocator is up to 1 MiB larger than the tensor in it.
+# The rest is rounding: a block of the allocator is up to 1 MiB larger than the tensor in it. (On a real GPU libraries'
+# workspaces come on top.)
 #
 # The forward pass keeps what the backward pass needs. A product needs its input, and so do a norm and a gelu.
 # Attention needs q, k, v and its result (not the scores, which its kernel computes again). An addition needs nothing.
@@ -200,6 +201,8 @@ each = (forward - after - logits) / (layers * tokens * width * 2)
 steps.compare(prediction, each, "widths")
 
 # %% [markdown] id="history-text"
+# (The last 0.2 are the inputs of the final norm and of the head, and attention's sums.)
+#
 # `torch.cuda.memory._record_memory_history()` has written down each allocation. Here is the history of the two steps:
 # point at a band to see the line that allocated it. The mountain is the forward pass, and the other side of it the
 # backward pass, which frees what a block has kept as soon as its gradients are there.
@@ -218,7 +221,8 @@ history
 # - **In the optimizer's step**: weights, gradients, AdamW's two numbers for each, and one more tensor for each weight, as it
 #   updates all of them at once.
 #
-# Beside both lie 64 MiB of workspace, which cuBLAS takes on an H200 at its first product. A block has 12 · width²
+# Beside both lie 64 MiB of workspaces on an H200: cuBLAS takes 32 at the first product of a thread, and the backward pass
+# has a thread of its own. A block has 12 · width²
 # parameters in its products (count them in the code above); embedding and head have one vector for each word. The norms'
 # weights are too few to count.
 #
@@ -282,8 +286,8 @@ lockstep.claim(
 # %% [markdown] id="accumulate-text"
 # ### Claim: "gradient accumulation needs no more memory"
 #
-# A common guess: two batches of 4 sequences instead of one of 8, so activations are half as large. Compare it with a
-# step of *one* batch of 4. **Guess** for their peaks.
+# A common guess: one step with the gradients of two batches of 4 sequences, against a step with one batch of 4. **Guess** for
+# their peaks.
 
 # %% id="accumulate-guess" tags=["guess"]
 guess = "does not hold"
@@ -313,11 +317,13 @@ lockstep.claim(
 )
 
 # %% [markdown] id="reserved-text"
+# (Where the optimizer's summit is the higher one, as with few tokens, accumulating costs no memory.)
+#
 # ## 2 · The caching allocator
 #
 # `cudaMalloc` is slow, and `cudaFree` waits for the device. So PyTorch takes **segments** from the driver and keeps them. A
-# tensor gets a block of a segment, in steps of 512 bytes. A request of at most 1 MiB comes from segments of 2 MiB, one of
-# up to 10 MiB from segments of 20 MiB, and a larger one gets a segment of its own, in steps of 2 MiB. **Allocated** is
+# tensor gets a block of a segment, in steps of 512 bytes. A request of at most 1 MiB comes from segments of 2 MiB, one
+# below 10 MiB from segments of 20 MiB, and a larger one gets a segment of its own, in steps of 2 MiB. **Allocated** is
 # what tensors have, **reserved** what segments have.
 #
 # **Predict:** a new process makes four tensors of 0.3, 5, 5 and 11 MiB. How many MiB are reserved?
@@ -338,8 +344,8 @@ seen = on_gpu(four)
 seen.compare(prediction, seen.result[0])
 
 # %% [markdown] id="full-text"
-# A freed block is used again for a request that fits: the smallest block that does, and what is left of it is split off.
-# If none fits, a new segment is taken; if the driver has no memory left, all segments without a tensor go back to it first.
+# A freed block is used again for a request of the same stream that fits: the smallest block that does, and what is left of it
+# is split off. If none fits, a new segment is taken; if the driver has no memory left, all segments without a tensor go back to it first.
 #
 # ### A bug to diagnose
 #
@@ -350,6 +356,7 @@ seen.compare(prediction, seen.result[0])
 # %% id="full" tags=["varies"]
 def fifteen_free(cuda):
     part = cuda.mem_get_info()[0] // 16
+    print(f"a sixteenth is {part >> 20} MiB")
     first = torch.empty(10 * part, dtype=torch.uint8, device="cuda")
     del first
     kept = torch.empty(part, dtype=torch.uint8, device="cuda")
@@ -453,8 +460,10 @@ def rounded(nbytes):
 lockstep.check("rounded", rounded)
 
 # %% [markdown] id="growing-text"
-# Here is your function. Below it are the same 118 requests on an H200 that had 12 GiB for them, under five settings of
-# `PYTORCH_CUDA_ALLOC_CONF`; `roundup_power2_divisions:4` is PyTorch's own rounding.
+# Here is your function. Below it are the same 118 requests on an H200 that had 12 GiB for them, and 400 requests of mixed sizes, of which
+# the last 60 live, under five settings of `PYTORCH_ALLOC_CONF` (older versions: `PYTORCH_CUDA_ALLOC_CONF`).
+# `roundup_power2_divisions:4` is PyTorch's own rounding; `max_split_size_mb:64` splits no larger block;
+# `garbage_collection_threshold:0.6` gives old free segments back when 60 % of the memory is in use.
 
 # %% id="growing"
 rounded = lockstep.carry_on("rounded", rounded)
@@ -485,20 +494,21 @@ over_by, rows = {}, []
 for one in recording.content["sequences"]:
     over = one["reserved"] / one["allocated"] - 1
     over_by[one["sizes"], one["setting"]] = over
-    took = f"{one['seconds'] * 1e3:.0f}", f"{100 * over:.0f}"
-    rows.append([one["sizes"], one["setting"], one["num_device_alloc"], *took])
-columns = ["sizes", "setting", "calls of the driver", "ms", "over allocated, %"]
+    row = [one["sizes"], one["setting"], one["num_device_alloc"]]
+    row += [f"{one['seconds'] * 1e3:.0f}", f"{one['reserved'] / GB:.1f}"]
+    rows.append([*row, f"{100 * over:.0f}"])
+columns = ["sizes", "setting", "driver calls", "ms", "reserved, GB", "over, %"]
 title = "Growing by 3 %, and 60 alive of 400 mixed sizes; an H200"
 lockstep.table(title, columns, rows, stamp=recording.stamp)
 
 # %% [markdown] id="expandable-text"
-# "Over allocated" is what is reserved at most beyond what is allocated at most. Rounding halves the calls, and the time, but what
-# is reserved still grows to the limit. Segments that are **expandable** grow at their end instead: the driver maps more
-# memory behind them.
+# "Over" is what is reserved at most beyond what is allocated at most, rounding included. For the growing sizes rounding halves the calls, and
+# the time, but what is reserved still grows to the limit. Segments that are **expandable** grow at their end instead: the
+# driver maps more memory behind them. A tensor still needs one piece there: where a gap is too small, the segment grows.
 #
 # ### Claim: "`expandable_segments` ends fragmentation"
 #
-# A common guess, from the advice in PyTorch's own error. **Guess** for both sequences: less than 5 % over?
+# A common guess: on a real GPU PyTorch's error advises it. **Guess** for both sequences: less than 5 % over?
 
 # %% id="expandable-guess" tags=["guess"]
 guess = "depends"
@@ -526,7 +536,7 @@ lockstep.claim(
 # ## 3 · Recomputing
 #
 # `torch.utils.checkpoint.checkpoint(block, x)` runs the block without keeping anything but x, and runs it once more in the
-# backward pass. The cell below trains the model of section 1, 12 layers of width 768 with 8,192 tokens in bfloat16, with every
+# backward pass. (`use_reentrant=False` is the way that PyTorch recommends.) The cell below trains the model of section 1, 12 layers of width 768 with 8,192 tokens in bfloat16, with every
 # block recomputed. A block that is not keeps 16 widths for each token, and the summit is where the backward pass begins.
 #
 # **Predict:** how many GB lower is it?
@@ -571,7 +581,8 @@ guess = "holds"
 recording = lockstep.recorded("memory/h200.json")
 ways = {one["recompute"]: one for one in recording.content["recomputing"]}
 rows = []
-for how, one in ways.items():
+for how in ("none", "every second", "all"):
+    one = ways[how]
     summit = one["steps"][1]["peak until the backward's end"] / GB
     rows.append([how, f"{one['seconds'] * 1e3:.1f}", f"{summit:.2f}"])
 title = "A step of 24 layers on an H200"
@@ -588,6 +599,8 @@ lockstep.claim(
 
 # %% [markdown] id="recomputed-text"
 # ### Exercise 3: choose the blocks
+#
+# It is a little less than a third, as the head, the loss and the optimizer are not computed again.
 #
 # Blocks differ: one with many experts keeps much, one with long attention takes long. Recompute those that free the
 # most for their time? Not always.
@@ -619,7 +632,7 @@ lockstep.check("recomputed", recomputed)
 
 # %% [markdown] id="random-text"
 # What is computed again has to come out the same. With dropout it must draw the same random numbers: `checkpoint` puts the
-# generator back, unless `preserve_rng_state=False` saves that time. The cell is **broken on purpose** in its third line: look at the
+# generator back, unless `preserve_rng_state=False` saves that time. The cell is **broken on purpose** in the third line that it prints: look at the
 # gradients.
 
 # %% id="random"
@@ -646,7 +659,7 @@ for how, gradient in gradients.items():
 # Weights can lie in pinned memory of the host, and be fetched one block ahead, on a side stream, while the block before
 # computes. A copy is hidden if computing a block takes at least as long. An H200's copies come with 55 GB/s. The recording
 # has blocks of one product: weights of 8,192 × 8,192 numbers in bfloat16, and x with `rows` rows, computed with
-# 660 TFLOP/s; a product takes 2 · rows · 8,192² operations.
+# 660 TFLOP/s, as such products reach there; a product takes 2 · rows · 8,192² operations.
 #
 # **Predict:** from how many rows on is the copy hidden?
 
@@ -680,11 +693,12 @@ lockstep.compare(prediction, measured=crossing, unit="rows")
 # **Goal:** `offloaded(cuda, on_host, forward, backward, x, side)` computes `x = forward(x, w)` with each weight in turn, then
 # `x = backward(x, w)` with each in reverse order, and returns x. `on_host` are two or more pinned tensors of one shape and dtype; `w` is a
 # copy of one on the device. Copies run on `side`, all else on the current stream, and each weight is copied while the one
-# before it is used: after the first one, 95 % of the copies' time is hidden. The last weight is copied once. At most
-# three places of the device's memory hold weights, the host does not wait, and nothing races.
+# before it is used: after the first one, 95 % of the copies' time is hidden. The last weight is copied once; no other
+# one that is still in its place need be copied again. At most three places of the device's memory hold weights, the host
+# does not wait, and nothing races.
 #
-# (Two places are made for you: weight i can always lie in place i % 2. An older tensor may have had the memory of a new one, and
-# the current stream may still use that.)
+# (Two places are made for you: weight i can always lie in place i % 2. A new tensor may get memory that an older one has just given up, and
+# that the current stream still uses.)
 
 # %% id="offloaded"
 import torch
@@ -738,16 +752,18 @@ title = "Four blocks, there and back: copied when needed, then one ahead"
 lockstep.Timeline(ahead.trace, before=plain.trace, title=title)
 
 # %% [markdown] id="workers-text"
+# Beside the products lie the copies; only the first one is waited for, and the turn in the middle needs none.
+#
 # ## 5 · Input
 #
 # A `DataLoader` with `num_workers=0` loads a batch while the GPU waits. With n workers, n processes load in advance. In the cell
-# below a batch takes 120 ms to load, and a step 40 ms (both are waiting here, as for storage and for a GPU), and all ranks add up four
-# numbers in each of 16 steps.
+# below a batch takes 240 ms to load, and a step 80 ms (both are waiting here, as for storage and for a GPU), and all ranks add up four
+# numbers in each of 10 steps.
 #
 # **Predict:** how many times as fast is it with 3 workers a rank as with none?
 
 # %% id="workers-prediction" tags=["prediction"]
-prediction = (120 + 40) / max(120 / 3, 40)
+prediction = (240 + 80) / max(240 / 3, 80)
 
 
 # %% id="workers" tags=["varies"]
@@ -761,17 +777,17 @@ def loaded(workers):
 
     class Batches(Dataset):
         def __len__(self):
-            return 16
+            return 10
 
         def __getitem__(self, at):
-            time.sleep(0.120)
+            time.sleep(0.240)
             return torch.ones(4)
 
     warnings.filterwarnings("ignore", "This DataLoader")  # more than cores
     came = []
     for batch in DataLoader(Batches(), batch_size=None, num_workers=workers):
         came.append(time.perf_counter())
-        time.sleep(0.040)
+        time.sleep(0.080)
         dist.all_reduce(batch.to(lockstep.device()))
     return (came[-1] - came[0]) / (len(came) - 1) * 1e3
 
@@ -781,7 +797,7 @@ lockstep.compare(prediction, measured=fed[0][0] / fed[3][0], unit="times")
 
 # %% [markdown] id="starved-text"
 # Here are both jobs, first without workers, then with three. Only the all-reduces are drawn: what is between them is the step, and
-# the wait for a batch. From the calls alone nobody can tell the two apart; the distance between them can.
+# the wait for a batch. The calls are the same in both; only the gaps between them tell.
 
 # %% id="starved" tags=["varies"]
 for workers in (0, 3):
@@ -790,7 +806,7 @@ for workers in (0, 3):
 # %% [markdown] id="four-text"
 # ### Claim: "four workers a GPU"
 #
-# A rule of thumb, heard in every forum. **Guess**, for the loop above: is it the least number with which a step takes its 40 ms
+# A rule of thumb, heard in every forum. **Guess**, for the loop above: is it the least number with which a step takes its 80 ms
 # (a quarter more is allowed)?
 
 # %% id="four-guess" tags=["guess"]
@@ -801,7 +817,7 @@ apart = {n: job[0] for n, job in fed.items()}
 rows = [[n, f"{ms:.0f}"] for n, ms in apart.items()]
 stamp = lockstep.live(fed[0])
 display(lockstep.table("A step", ["workers", "ms"], rows, stamp=stamp))
-enough = min((n for n in apart if apart[n] < 50), default="more than 4")
+enough = min((n for n in apart if apart[n] < 100), default="more than 4")
 lockstep.claim(
     "Four workers a GPU.",
     guess=guess,
@@ -813,11 +829,11 @@ lockstep.claim(
 # %% [markdown] id="Shard-text"
 # ### Exercise 5: everybody their own samples
 #
-# A `Dataset` with numbers is divided by a sampler. An `IterableDataset` is copied into every worker of every rank, and each copy
+# A `Dataset` with a length and indices is divided by a sampler. An `IterableDataset` is copied into every worker of every rank, and each copy
 # runs its own `__iter__`: whoever forgets that trains on each sample ranks × workers times.
 #
 # **Goal:** `Shard(samples)` is an `IterableDataset`. All ranks and all their workers together give each of `samples`, a list, exactly
-# once an epoch, however many there are (equal ones are so many samples), and the numbers of two ranks differ by at most one, whatever
+# once an epoch, however many there are (equal values count as separate samples), and how many two ranks get differs by at most one, whatever
 # the number of workers (every rank has as many). It works without workers, too, and a second epoch gives each rank the same again.
 # (`torch.utils.data.get_worker_info()` has `id` and `num_workers`, and is None in the rank itself. A worker has a copy of the
 # object, but it need not have a process group: ask for the rank in `__init__`.)
@@ -853,7 +869,7 @@ lockstep.check("Shard", Shard)
 # - Copies from pinned memory are hidden where computing takes at least as long: that is a number of rows.
 # - Workers needed: time to load / time of a step. An iterable dataset is divided by rank, then by worker.
 #
-# What a step keeps is now known before it runs. What happens when a rank dies in it is the next lab's.
+# What a step needs is now known before it runs.
 
 # %% [markdown] id="further"
 # # 12 · Memory and input: going further
@@ -1020,8 +1036,9 @@ lockstep.claim(
 )
 
 # %% [markdown] id="pinned-explained"
-# Beside products a small copy is hidden either way: pinning gains nothing there. A large one from ordinary memory holds up the host, which
-# then launches the products late.
+# Here the products are launched first. A small copy is hidden behind them either way: pinning gains nothing. A large one from ordinary
+# memory takes longer than they do. (If such a copy is called first, it also holds up the host, which then launches the
+# products late: 60 ms for 256 MiB, where the copy takes 37 and the products 32.)
 
 # %% [markdown] id="selective-text"
 # ## Recomputing by operator
