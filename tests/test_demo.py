@@ -37,7 +37,8 @@ def test_cells_that_take_a_while_say_so(course, tmp_path):
     course("import time; time.sleep(1.2)", "print('quick')")
     shown = json.loads(demo.prepare("0", False, tmp_path / "demo").read_text())
     assert [cell["id"] for cell in shown["cells"]] == ["c0-time", "c0", "c1", "check"]
-    assert shown["cells"][0]["source"] == "*takes about 1 s on this machine*"
+    said = re.fullmatch(r"\*takes about (\d+) s on this machine\*", shown["cells"][0]["source"])
+    assert said and int(said[1]) >= 1  # a busy machine takes longer
     assert not any(cell.get("outputs") for cell in shown["cells"])
 
 
