@@ -491,10 +491,18 @@ bucket_size.shows("too-late", _too_late)
 # ── prefetch ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> Noted:
-    """Batches through the answer, where new memory is what earlier work still writes and reads.
+def with_copies(
+    call: Callable[[Any, list[Any], Any, Any], Any],
+    values: Sequence[float],
+    dtype: str,
+    elsewhere: bool,
+) -> Noted:
+    """What `call(cuda, on_host, use, side)` returns, where new memory is what earlier work still
+    writes and reads; and what was seen of its copies.
 
-    elsewhere: whether another stream than the default one is current.
+    on_host: a pinned tensor for each of `values`. use: launches kernels that read a tensor first
+    and last, and gives its sum, 3 and one element. elsewhere: whether another stream than the
+    default one is current.
     """
     import torch
 
@@ -502,17 +510,17 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
         side = cuda.Stream()
         current = cuda.Stream() if elsewhere else cuda.current_stream()
         kind = getattr(torch, dtype)
-        batches = [torch.full((_BATCH,), value, dtype=kind).pin_memory() for value in values]
+        on_host = [torch.full((_BATCH,), value, dtype=kind).pin_memory() for value in values]
 
-        places, kinds = set(), set()  # of what the steps were given: whose memory, and the dtypes
+        places, kinds = set(), set()  # of what was used: whose memory, and the dtypes
 
-        def step(batch: Any) -> Any:
-            places.add(batch.data_ptr())
-            kinds.add(str(batch.dtype).removeprefix("torch."))
-            total = batch.sum()
+        def use(tensor: Any) -> Any:
+            places.add(tensor.data_ptr())
+            kinds.add(str(tensor.dtype).removeprefix("torch."))
+            total = tensor.sum()
             for _ in range(3):  # after each turn, so many more
                 total = total + 1
-            return total + batch[0]  # what comes too early is overwritten by now
+            return total + tensor[0]  # what comes too early is overwritten by now
 
         cuda.synchronize()
         with cuda.stream(current):
@@ -521,7 +529,7 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
                 one.amax()
             del one, earlier  # on the host; the device has not begun with most of it
             begin = virtual.perf_counter()
-            got = answer(cuda, batches, step, side)
+            got = call(cuda, on_host, use, side)
             end = virtual.perf_counter()
         with cuda.stream(side):  # who comes next takes the memory that was given back
             later = [torch.full((_BATCH,), -1.0, device="cuda") for _ in range(_BEFORE)]
@@ -529,24 +537,31 @@ def _prefetch(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> 
         del later
         cuda.synchronize()
         slices = list(virtual.trace())
-        right_kind = isinstance(got, list | tuple) and all(hasattr(one, "cpu") for one in got)
-        found = [float(one.cpu()) for one in got] if right_kind else None
+        several = got if isinstance(got, list | tuple) else [got]
+        right_kind = all(hasattr(one, "cpu") and one.numel() == 1 for one in several)
+        numbers = [float(one.cpu()) for one in several] if right_kind else None
+    found = numbers if several is got or numbers is None else numbers[0]
     ran = [one for one in slices if one.stream >= 0 and one.start >= begin * 1e9]
-    all_copies = [one for one in ran if one.name.startswith("copy host")]
-    copies = all_copies[1:]  # nothing can hide the first
+    copies = [one for one in ran if one.name.startswith("copy host")]
+    hideable = copies[1:]  # nothing can hide the first
     steps = [one for one in ran if one.kind == Kind.COMPUTE and one.stream != side.number]
-    long = sum(one.duration for one in copies)
+    long = sum(one.duration for one in hideable)
     noted = {
         "races": races,
         "waits": calls_that_wait(slices, begin, end),
         "held": len(places),
         "converted": sorted(kinds - {dtype}),
-        "copies": len(all_copies),
+        "copies": len(copies),
         "elsewhere": any(one.name == "sum" and one.stream != current.number for one in ran),
-        "hidden": overlap(copies, steps) / long if long else 0.0,
-        "busy": (end - begin) * 1e9 > sum(one.duration for one in all_copies) / 2,
+        "beside": any(one.stream != side.number for one in copies),
+        "hidden": overlap(hideable, steps) / long if long else 0.0,
+        "busy": (end - begin) * 1e9 > sum(one.duration for one in copies) / 2,
     }
     return Noted(found, noted)
+
+
+def _prefetch(answer: Any, *given: Any) -> Noted:
+    return with_copies(answer, *given)
 
 
 @judged("prefetch", lab="04", play=_prefetch)

@@ -15,9 +15,8 @@ from typing import Any
 
 from ... import virtual
 from ...base.formatting import percent
-from ...trace import Kind
 from ..judging import Noted, Number, Run, Trial, judged
-from .lab04 import calls_that_wait, host_waits, overlap, raced, races_seen, slow_machine, torch_cuda
+from .lab04 import host_waits, raced, torch_cuda, with_copies
 
 _MIB, _GIB = 1 << 20, 1 << 30
 
@@ -212,70 +211,21 @@ recomputed.demands(
 
 # ── offloaded ────────────────────────────────────────────────────────────────────────────────
 
-_NUMBERS = 4096  # of a weight
-_BEFORE = 4  # tensors of a weight's size that the current stream still works with
+_NUMBERS = 4096  # of a weight, as of a batch in lab 04
 _PLACES = 3  # on the device, at most
 _HIDDEN = 0.95  # of the copies' time, without the first
 
 
 def _offloaded(answer: Any, values: list[float], dtype: str, elsewhere: bool) -> Noted:
-    """Weights through the answer, where new memory is what earlier work still writes and reads.
-
-    elsewhere: whether another stream than the default one is current.
-    """
     import torch
 
-    with virtual.device(slow_machine()) as cuda:
-        side = cuda.Stream()
-        current = cuda.Stream() if elsewhere else cuda.current_stream()
-        kind = getattr(torch, dtype)
-        on_host = [torch.full((_NUMBERS,), value, dtype=kind).pin_memory() for value in values]
-        places, kinds = set(), set()  # of what the functions were given
+    def call(cuda: Any, on_host: list[Any], use: Any, side: Any) -> Any:
+        x = torch.full((), 1.0, device="cuda")
+        return answer(
+            cuda, on_host, lambda x, w: x / 2 + use(w), lambda x, w: x / 2 - use(w), x, side
+        )
 
-        def used(w: Any) -> Any:
-            places.add(w.data_ptr())
-            kinds.add(str(w.dtype).removeprefix("torch."))
-            total = w.float().mean()
-            for _ in range(3):
-                total = total + 1
-            return total + w[0]  # what comes too early is overwritten by now
-
-        cuda.synchronize()
-        with cuda.stream(current):
-            earlier = [torch.full((_NUMBERS,), -1.0, device="cuda") for _ in range(_BEFORE)]
-            for one in earlier:
-                one.amax()
-            del one, earlier  # on the host; the device has not begun with most of it
-            x = torch.full((), 1.0, device="cuda")
-            begin = virtual.perf_counter()
-            got = answer(
-                cuda, on_host, lambda x, w: x / 2 + used(w), lambda x, w: x / 2 - used(w), x, side
-            )
-            end = virtual.perf_counter()
-        with cuda.stream(side):  # who comes next takes the memory that was given back
-            later = [torch.full((_NUMBERS,), -1.0, device="cuda") for _ in range(_BEFORE)]
-        races = races_seen()
-        del later
-        cuda.synchronize()
-        slices = list(virtual.trace())
-        found = float(got.cpu()) if hasattr(got, "cpu") and got.numel() == 1 else got
-    ran = [one for one in slices if one.stream >= 0 and one.start >= begin * 1e9]
-    copies = [one for one in ran if one.name.startswith("copy host")]
-    work = [one for one in ran if one.kind == Kind.COMPUTE and one.stream != side.number]
-    long = sum(one.duration for one in copies[1:])  # nothing can hide the first
-    noted = {
-        "races": races,
-        "waits": calls_that_wait(slices, begin, end),
-        "held": len(places),
-        "converted": sorted(kinds - {dtype}),
-        "copies": len(copies),
-        "weights": len(values),
-        "elsewhere": any(one.name == "mean" and one.stream != current.number for one in ran),
-        "beside": any(one.stream != side.number for one in copies),
-        "hidden": overlap(copies[1:], work) / long if long else 0.0,
-        "busy": (end - begin) * 1e9 > sum(one.duration for one in copies) / 2,
-    }
-    return Noted(found, noted)
+    return with_copies(call, values, dtype, elsewhere)
 
 
 @judged("offloaded", lab="12", play=_offloaded)
@@ -284,14 +234,14 @@ def offloaded(draw: random.Random) -> Iterator[Trial]:
     for count, dtype, elsewhere in (
         (4, "float32", False),
         (2, "float32", False),
-        (draw.choice((5, 7)), "float16", True),
+        (draw.choice((5, 7)), "int32", True),
     ):
         values = [one / 8 for one in draw.sample(range(8, 800, 8), count)]
         x = 1.0
         for value in values:
-            x = x / 2 + (2 * value + 3)
+            x = x / 2 + (_NUMBERS * value + 3 + value)
         for value in reversed(values):
-            x = x / 2 - (2 * value + 3)
+            x = x / 2 - (_NUMBERS * value + 3 + value)
         where = " and another stream than the default one as the current one" * elsewhere
         yield Trial(
             0, given=[(values, dtype, elsewhere)], right=[Number(x)],
@@ -305,7 +255,8 @@ def _shown(run: Run, rank: int) -> Any:
 
 
 def _copied_again(run: Run, rank: int) -> Any:
-    return run.noted[rank]["copies"] >= 2 * run.noted[rank]["weights"] and run.noted[rank]
+    copies, weights = run.noted[rank]["copies"], len(run.trial.given[0][0])
+    return copies >= 2 * weights and {"copies": copies, "weights": weights}
 
 
 offloaded.shows("no-free", raced(second="`side`", kind="write"))

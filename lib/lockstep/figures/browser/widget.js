@@ -33,7 +33,10 @@ export function foldStill(el) {
   let output = null;
   const fold = () => {
     const still = output.nextElementSibling?.querySelector("details.lockstep-still");
-    if (still) still.open = !(still.dataset.plays = "yes");
+    if (still) {
+      still.open = false;
+      still.dataset.plays = "yes"; // without this it says how to wake the widget
+    }
     return Boolean(still);
   };
   const added = new MutationObserver(() => fold() && added.disconnect());

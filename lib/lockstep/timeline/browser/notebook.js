@@ -26,7 +26,10 @@ function foldStill(el) {
   if (!area) return () => {};
   const fold = () => {
     const still = output.nextElementSibling?.querySelector("details.lockstep-still");
-    if (still) still.open = !(still.dataset.plays = "yes");
+    if (still) {
+      still.open = false;
+      still.dataset.plays = "yes"; // without this it says how to wake the widget
+    }
     return Boolean(still);
   };
   const observer = new MutationObserver(() => fold() && observer.disconnect());
