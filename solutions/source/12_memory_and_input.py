@@ -190,7 +190,7 @@ steps.compare(prediction, after / GB, "GB")
 # **Predict:** how many numbers does a block keep for each token, divided by the width?
 
 # %% id="block-prediction" tags=["prediction"]
-# your number: norm, qkv, attention's four, norm, up, gelu, down
+# your number, in widths
 prediction = 1 + 1 + 3 + 1 + 1 + 1 + 4 + 4
 
 # %% id="block"
@@ -485,8 +485,9 @@ while int(sizes[-1] * 1.03) // 512 * 512 < 2048 << 20:
     sizes.append(int(sizes[-1] * 1.03) // 512 * 512)
 as_asked = on_gpu(growing, sizes)
 with_yours = on_gpu(growing, [rounded(nbytes) for nbytes in sizes])
-calls = f"{as_asked.result}, with yours {with_yours.result}"
-print(f"{len(sizes)} requests; calls of the driver: {calls}")
+rows = [["as asked", as_asked.result], ["with yours", with_yours.result]]
+columns = [f"{len(sizes)} requests", "calls of the driver"]
+lockstep.table("Growing by 3 %", columns, rows, stamp=with_yours.stamp)
 
 # %% id="settings"
 recording = lockstep.recorded("memory/h200.json")
@@ -565,7 +566,8 @@ def trained(cuda, recompute):
 
 
 plain, again = (on_gpu(trained, recompute) for recompute in (False, True))
-print(f"{plain.result / GB:.2f} GB, and {again.result / GB:.2f} recomputed")
+rows = [["kept", gb(plain.result)], ["recomputed", gb(again.result)]]
+display(lockstep.table("Peaks", ["blocks", "peak"], rows, stamp=again.stamp))
 again.compare(prediction, (plain.result - again.result) / GB, "GB")
 
 # %% [markdown] id="third-text"
