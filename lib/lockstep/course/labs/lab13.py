@@ -619,7 +619,7 @@ def survivors(draw: random.Random) -> Iterator[Trial]:
         yield Trial(
             ranks, given=[(role, on_time, patience) for role in each],
             right=[[] if role == "dead" else on_time for role in each],
-            facts={"roles": each, "on_time": on_time}, patience=30.0, like=like,
+            facts={"roles": each}, init=False, patience=30.0, like=like,
         )  # fmt: skip
 
 
