@@ -31,6 +31,73 @@ def numbers_of(called):
     return range(first, max(max(own) for own in called.values()) + 1)
 
 
+class Plain:
+    """Right but for what the answers below it change."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def path(self, step, rank, ranks):
+        return self.folder / f"{step}-{rank}-of-{ranks}"
+
+    def commit(self, step, rank, ranks, part):
+        path = self.path(step, rank, ranks)
+        path.with_suffix(".new").write_bytes(part)
+        os.replace(path.with_suffix(".new"), path)
+
+    def there(self):
+        found = {}
+        for file in self.folder.iterdir():
+            if match := re.fullmatch(r"(\d+)-(\d+)-of-(\d+)", file.name):
+                step, rank, ranks = map(int, match.groups())
+                found.setdefault((step, ranks), {})[rank] = file
+        return found
+
+    def read(self, key):
+        parts = self.there()[key]
+        return key[0], [parts[rank].read_bytes() for rank in sorted(parts)]
+
+    def latest_complete(self):
+        whole = [key for key, parts in self.there().items() if len(parts) == key[1]]
+        return self.read(max(whole)) if whole else None
+
+
+def whole_state(run):
+    return {
+        "model": run.model.state_dict(),
+        "optimizer": run.optimizer.state_dict(),
+        "scheduler": run.scheduler.state_dict(),
+        "random": torch.get_rng_state(),
+    }
+
+
+def load(run, state, but=()):
+    for name in ("model", "optimizer", "scheduler"):
+        if name not in but:
+            getattr(run, name).load_state_dict(state[name])
+    if "random" not in but:
+        torch.set_rng_state(state["random"])
+
+
+def expected(t, save, mtbf):
+    return math.expm1((t + save) / mtbf) / t
+
+
+def gathered(own):
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return every
+
+
+def unlike_most(every):
+    usual = Counter(every).most_common(1)[0][0]
+    return [rank for rank, one in enumerate(every) if one != usual]
+
+
+def seen_by(store, ranks):
+    return [one for one in range(ranks) if store.check([f"here {one}"])]
+
+
 # %% culprit: last-entries
 def culprit(dumps):
     last = {rank: own[-1] for rank, own in dumps.items()}
@@ -132,37 +199,6 @@ def culprit(dumps):
         for rank, one in each.items():
             if one != usual:
                 return rank, max(called[rank]), line_at(called[rank], number)
-
-
-class Plain:
-    """Right but for what the answers below it change."""
-
-    def __init__(self, folder):
-        self.folder = Path(folder)
-
-    def path(self, step, rank, ranks):
-        return self.folder / f"{step}-{rank}-of-{ranks}"
-
-    def commit(self, step, rank, ranks, part):
-        path = self.path(step, rank, ranks)
-        path.with_suffix(".new").write_bytes(part)
-        os.replace(path.with_suffix(".new"), path)
-
-    def there(self):
-        found = {}
-        for file in self.folder.iterdir():
-            if match := re.fullmatch(r"(\d+)-(\d+)-of-(\d+)", file.name):
-                step, rank, ranks = map(int, match.groups())
-                found.setdefault((step, ranks), {})[rank] = file
-        return found
-
-    def read(self, key):
-        parts = self.there()[key]
-        return key[0], [parts[rank].read_bytes() for rank in sorted(parts)]
-
-    def latest_complete(self):
-        whole = [key for key, parts in self.there().items() if len(parts) == key[1]]
-        return self.read(max(whole)) if whole else None
 
 
 # %% Checkpoints: half
@@ -284,23 +320,6 @@ class Checkpoints(Plain):
     def latest_complete(self):
         found = super().latest_complete()
         return found and (found[0], b"".join(found[1]))
-
-
-def whole_state(run):
-    return {
-        "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "scheduler": run.scheduler.state_dict(),
-        "random": torch.get_rng_state(),
-    }
-
-
-def load(run, state, but=()):
-    for name in ("model", "optimizer", "scheduler"):
-        if name not in but:
-            getattr(run, name).load_state_dict(state[name])
-    if "random" not in but:
-        torch.set_rng_state(state["random"])
 
 
 # %% train: no-optimizer
@@ -447,10 +466,6 @@ def train(run, saved, steps, every):
             mark.unlink()
 
 
-def expected(t, save, mtbf):
-    return math.expm1((t + save) / mtbf) / t
-
-
 # %% interval: young
 def interval(save, mtbf):
     return math.sqrt(2 * save * mtbf)
@@ -491,17 +506,6 @@ def interval(save, mtbf):
 # %% interval: too-coarse
 def interval(save, mtbf):
     return min((mtbf * k / 10 for k in range(1, 11)), key=lambda t: expected(t, save, mtbf))
-
-
-def gathered(own):
-    every = [None] * dist.get_world_size()
-    dist.all_gather_object(every, own)
-    return every
-
-
-def unlike_most(every):
-    usual = Counter(every).most_common(1)[0][0]
-    return [rank for rank, one in enumerate(every) if one != usual]
 
 
 # %% wrong_ranks: sums
@@ -574,10 +578,6 @@ def wrong_ranks(x):
 def wrong_ranks(x):
     every = gathered(x.contiguous().view(torch.uint8).flatten().numpy().tobytes())
     return unlike_most(every)
-
-
-def seen_by(store, ranks):
-    return [one for one in range(ranks) if store.check([f"here {one}"])]
 
 
 # %% survivors: no-agreement

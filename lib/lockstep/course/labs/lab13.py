@@ -516,70 +516,6 @@ def interval(draw: random.Random) -> Iterator[Trial]:
         )  # fmt: skip
 
 
-# ── wrong_ranks ──────────────────────────────────────────────────────────────────────────────
-
-_MOST_BYTES = 1000  # that a rank may send
-
-
-def _numbers(draw: random.Random, count: int, dtype: str) -> list[Any]:
-    if dtype == "int64":
-        return [draw.randint(-(1 << 62), 1 << 62) for _ in range(count)]
-    eighths = [draw.randint(-127, 127) / 8 for _ in range(count)]  # exact in bfloat16, too
-    return eighths
-
-
-@judged("wrong_ranks", lab="13")
-def wrong_ranks(draw: random.Random) -> Iterator[Trial]:
-    """`wrong_ranks(x)`: the ranks whose x differs from that of most, in whatever bit."""
-
-    def other(x: list[Any], at: int, value: Any) -> list[Any]:
-        return [*x[:at], value, *x[at + 1 :]]
-
-    def trial(
-        like: str, nproc: int, x: list[Any], wrong: Mapping[int, list[Any]], dtype: str = "float32",
-        shape: tuple[int, ...] | None = None, strided: bool = False,
-    ) -> Trial:  # fmt: skip
-        mine = [wrong.get(rank, x) for rank in range(nproc)]
-        given = [(Tensor.of(one, dtype, shape, strided=strided),) for one in mine]
-        return Trial(nproc, given=given, right=[sorted(wrong)] * nproc, like=like)
-
-    x = _numbers(draw, 4000, "float32")
-    at = draw.randrange(1, 3999)
-    yield trial("3 ranks, one number far off", 3, x, {1: other(x, at, 1e30)})
-    yield trial("4 ranks that are equal", 4, x, {})
-    yield trial("5 ranks, two of them wrong in the same way", 5, x,
-                dict.fromkeys((0, 3), other(x, at, x[at] + 1)))  # fmt: skip
-    yield trial("5 ranks, two of them wrong in different ways", 5, x,
-                {2: other(x, 0, 7.5), 4: other(x, 3999, 0.0625)})  # fmt: skip
-    small = 2.0**-40
-    yield trial("4 ranks, the last bit of a small number flipped", 4, [*x, small],
-                {3: [*x, small * (1 + 2.0**-23)]}, shape=(4001, 1))  # fmt: skip
-    swapped = other(other(x, at, x[at] + 8), at + 1, x[at + 1] - 8)
-    yield trial("4 ranks, one number 8 more and the next one 8 less", 4, x, {0: swapped})
-    turned = sorted(x)
-    yield trial("3 ranks, two numbers swapped", 3, turned,
-                {2: other(other(turned, 5, turned[-5]), len(x) - 5, turned[5])})  # fmt: skip
-    zeros = other(x, 9, 0.0)
-    yield trial("3 ranks, the sign of a zero flipped", 3, zeros, {0: other(zeros, 9, -0.0)})
-    lost = other(x, 4, math.nan)
-    yield trial("4 ranks that all have a NaN, one of them another number wrong", 4, lost,
-                {1: other(lost, at + 1 if at > 2 else 9, 99.0)})  # fmt: skip
-    few = _numbers(draw, 60, "bfloat16")
-    yield trial("4 ranks, bfloat16", 4, few, {2: other(few, 30, few[30] + 0.125)}, "bfloat16",
-                (3, 4, 5))  # fmt: skip
-    whole = _numbers(draw, 60, "int64")
-    yield trial("3 ranks, int64, not contiguous", 3, whole, {1: other(whole, 7, whole[7] ^ 1)},
-                "int64", (6, 10), strided=True)  # fmt: skip
-
-
-def _all_of_it(run: Run, rank: int) -> Any:
-    sent = sum(call.bytes for call in run.calls(rank))
-    return sent > _MOST_BYTES and {"sent": f"{sent:,}", "most": f"{_MOST_BYTES:,}"}
-
-
-wrong_ranks.demands("sends-too-much", _all_of_it)
-
-
 # ── survivors ────────────────────────────────────────────────────────────────────────────────
 
 _SOON, _LATER = 0.4, 4.0  # seconds of patience: where ranks are missing, and where all come
@@ -638,3 +574,67 @@ def _counts_the_dead(run: Run, rank: int) -> Any:
 
 survivors.shows("counts-the-dead", _counts_the_dead)
 survivors.shows("disagree", _disagree)
+
+
+# ── wrong_ranks ──────────────────────────────────────────────────────────────────────────────
+
+_MOST_BYTES = 1000  # that a rank may send
+
+
+def _numbers(draw: random.Random, count: int, dtype: str) -> list[Any]:
+    if dtype == "int64":
+        return [draw.randint(-(1 << 62), 1 << 62) for _ in range(count)]
+    eighths = [draw.randint(-127, 127) / 8 for _ in range(count)]  # exact in bfloat16, too
+    return eighths
+
+
+@judged("wrong_ranks", lab="13", further=True)
+def wrong_ranks(draw: random.Random) -> Iterator[Trial]:
+    """`wrong_ranks(x)`: the ranks whose x differs from that of most, in whatever bit."""
+
+    def other(x: list[Any], at: int, value: Any) -> list[Any]:
+        return [*x[:at], value, *x[at + 1 :]]
+
+    def trial(
+        like: str, nproc: int, x: list[Any], wrong: Mapping[int, list[Any]], dtype: str = "float32",
+        shape: tuple[int, ...] | None = None, strided: bool = False,
+    ) -> Trial:  # fmt: skip
+        mine = [wrong.get(rank, x) for rank in range(nproc)]
+        given = [(Tensor.of(one, dtype, shape, strided=strided),) for one in mine]
+        return Trial(nproc, given=given, right=[sorted(wrong)] * nproc, like=like)
+
+    x = _numbers(draw, 4000, "float32")
+    at = draw.randrange(1, 3999)
+    yield trial("3 ranks, one number far off", 3, x, {1: other(x, at, 1e30)})
+    yield trial("4 ranks that are equal", 4, x, {})
+    yield trial("5 ranks, two of them wrong in the same way", 5, x,
+                dict.fromkeys((0, 3), other(x, at, x[at] + 1)))  # fmt: skip
+    yield trial("5 ranks, two of them wrong in different ways", 5, x,
+                {2: other(x, 0, 7.5), 4: other(x, 3999, 0.0625)})  # fmt: skip
+    small = 2.0**-40
+    yield trial("4 ranks, the last bit of a small number flipped", 4, [*x, small],
+                {3: [*x, small * (1 + 2.0**-23)]}, shape=(4001, 1))  # fmt: skip
+    swapped = other(other(x, at, x[at] + 8), at + 1, x[at + 1] - 8)
+    yield trial("4 ranks, one number 8 more and the next one 8 less", 4, x, {0: swapped})
+    turned = sorted(x)
+    yield trial("3 ranks, two numbers swapped", 3, turned,
+                {2: other(other(turned, 5, turned[-5]), len(x) - 5, turned[5])})  # fmt: skip
+    zeros = other(x, 9, 0.0)
+    yield trial("3 ranks, the sign of a zero flipped", 3, zeros, {0: other(zeros, 9, -0.0)})
+    lost = other(x, 4, math.nan)
+    yield trial("4 ranks that all have a NaN, one of them another number wrong", 4, lost,
+                {1: other(lost, at + 1 if at > 2 else 9, 99.0)})  # fmt: skip
+    few = _numbers(draw, 60, "bfloat16")
+    yield trial("4 ranks, bfloat16", 4, few, {2: other(few, 30, few[30] + 0.125)}, "bfloat16",
+                (3, 4, 5))  # fmt: skip
+    whole = _numbers(draw, 60, "int64")
+    yield trial("3 ranks, int64, not contiguous", 3, whole, {1: other(whole, 7, whole[7] ^ 1)},
+                "int64", (6, 10), strided=True)  # fmt: skip
+
+
+def _all_of_it(run: Run, rank: int) -> Any:
+    sent = sum(call.bytes for call in run.calls(rank))
+    return sent > _MOST_BYTES and {"sent": f"{sent:,}", "most": f"{_MOST_BYTES:,}"}
+
+
+wrong_ranks.demands("sends-too-much", _all_of_it)
