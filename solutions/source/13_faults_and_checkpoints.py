@@ -228,7 +228,7 @@ dumps = {rank: entries(pickle.loads(file)) for rank, file in files.items()}
 print("rank {}, call {}, {}".format(*culprit(dumps)), recording.stamp, sep="\n")
 
 
-# %% id="hang-live" tags=["varies"]
+# %% id="hang-live" tags=["plumbing", "varies"]
 def never_comes(folder):
     """Rank 1 is busy elsewhere from the fifth all-reduce on."""
     rank, x = dist.get_rank(), torch.ones(4, device=lockstep.device())

@@ -448,24 +448,6 @@ def train(run, saved, steps, every):
             saved.commit(step + 1, whole_state(run))
 
 
-# %% train: at-a-line
-def train(run, saved, steps, every):
-    mark = saved._folder / "running"
-    first, state = saved.latest() or (0, None)
-    if state:
-        load(run, state)
-    for step in range(first, steps):
-        if mark.exists() and step == first:
-            first = 0
-        run.step()
-        if (step + 1) % every == 0:
-            mark.touch()
-            if first:
-                torch.rand(1)
-            saved.commit(step + 1, whole_state(run))
-            mark.unlink()
-
-
 # %% interval: young
 def interval(save, mtbf):
     return math.sqrt(2 * save * mtbf)
@@ -589,14 +571,14 @@ def survivors(store, rank, ranks, patience):
     return seen_by(store, ranks)
 
 
-# %% survivors: no-patience
+# %% survivors: too-few
 def survivors(store, rank, ranks, patience):
     store.set(f"here {rank}", "")
     here = seen_by(store, ranks)
     return json.loads(store.compare_set("members", "", json.dumps(here)))
 
 
-# %% survivors: last-wins
+# %% survivors: no-agreement
 def survivors(store, rank, ranks, patience):
     store.set(f"here {rank}", "")
     until = time.monotonic() + patience
@@ -616,7 +598,7 @@ def survivors(store, rank, ranks, patience):
     return [int(one) for one in json.loads(store.compare_set("members", "", json.dumps(here)))]
 
 
-# %% survivors: without-itself
+# %% survivors: too-few
 def survivors(store, rank, ranks, patience):
     store.set(f"here {rank}", "")
     until = time.monotonic() + patience
@@ -631,7 +613,7 @@ def survivors(store, rank, ranks, patience):
     return json.loads(store.compare_set("members", "", json.dumps([*range(ranks)])))
 
 
-# %% survivors: disagree
+# %% survivors: no-agreement
 def survivors(store, rank, ranks, patience):
     store.set(f"here {rank}", "")
     until = time.monotonic() + patience

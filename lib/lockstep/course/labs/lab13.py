@@ -1,6 +1,7 @@
 """Lab 13, faults and checkpoints: the trials of its exercises, and the signs of mistakes.
 
-Writers are killed in processes of their own (`judging.apart`), at lines and in steps, never by time.
+Writers are killed in processes of their own (`judging.apart`), at lines and in steps, and never by
+time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import itertools
 import math
 import os
 import random
+import re
 import shutil
 import struct
 import tempfile
@@ -126,6 +128,7 @@ class _Folder:
     def __init__(self, answer: Any, folder: Path, size: int):
         self.answer, self.folder, self._size = answer, folder, size
         self.done: dict[tuple[int, int], set[int]] = {}
+        self.found_before: set[int] = set()  # steps
 
     def commit(self, step: int, rank: int, ranks: int) -> None:
         self.answer(str(self.folder)).commit(step, rank, ranks, self.part(step, rank, ranks))
@@ -153,7 +156,7 @@ class _Folder:
     def copy(self) -> _Folder:
         other = _Folder(self.answer, self.folder.with_name(f"copy-{next(_copies)}"), self._size)
         shutil.copytree(self.folder, other.folder)
-        other.done = self.done
+        other.done, other.found_before = self.done, self.found_before
         return other
 
 
@@ -175,6 +178,8 @@ def _kept(answer: Any, story: Story, last: tuple[int, int, int], how: str, size:
             problems.append({"what": "latest-raises", "when": when, "said": _brief(error)})
             return False
         what = _judge(found, allowed, folder)
+        if found and not what:
+            folder.found_before.add(found[0])
         if what:
             right = " or ".join(dict.fromkeys(_shown(one) for one in allowed))
             problems.append({"what": what, "when": when, "got": _shown(found), "right": right})
@@ -211,7 +216,7 @@ def _kept(answer: Any, story: Story, last: tuple[int, int, int], how: str, size:
 def _endings(
     folder: _Folder, last: tuple[int, int, int], how: str, size: int
 ) -> Iterator[tuple[str, Apart, _Folder]]:
-    step, rank, ranks = last
+    step, rank, _ = last
     who = f"the writer of rank {rank}'s part of step {step}"
     if how != "killed":
         copy, kills = folder.copy(), how == "killed while writing"
@@ -232,7 +237,8 @@ def _judge(found: Any, allowed: Sequence[Any], folder: _Folder) -> str:
     """Say what is wrong with what is called the newest checkpoint; "" where nothing is."""
     right = allowed[0]
     if found is None:
-        return "" if None in allowed else "none"
+        gone = right and right[0] in folder.found_before
+        return "" if None in allowed else "old-is-gone" if gone else "none"
     if not isinstance(found, tuple | list) or len(found) != 2:
         return "no-pair"
     step, parts = found
@@ -243,12 +249,19 @@ def _judge(found: Any, allowed: Sequence[Any], folder: _Folder) -> str:
     for ranks in {ranks for number, ranks in folder.done if number == step} | {len(parts)}:
         whole = [folder.part(step, rank, ranks) for rank in range(ranks)]
         if sorted(parts) == sorted(whole):
-            return "part-order" if right and step == right[0] else "older"
+            if right and step == right[0]:
+                return "part-order"
+            return "order-of-names" if right and str(step) > str(right[0]) else "older"
         if any(own != one and one.startswith(own) for own, one in zip(parts, whole, strict=False)):
             return "half"
-    if right is None or step != right[0]:
-        return "incomplete"
-    return "mixed"
+    by_ranks = {
+        ranks: [folder.part(step, rank, ranks) for rank in range(ranks)]
+        for number, ranks in folder.done
+        if number == step
+    }
+    mixed = all(any(one in whole for whole in by_ranks.values()) for one in parts)
+    apart = not any(all(one in whole for one in parts) for whole in by_ranks.values())
+    return "mixed" if by_ranks and mixed and apart else "incomplete"
 
 
 def _shown(found: Any) -> str:
@@ -276,10 +289,10 @@ def Checkpoints(draw: random.Random) -> Iterator[Trial]:
         ("a full disk", [(7, 3, (0, 1, 2)), (8, 3, (2, 0))], (8, 1, 3), "full", size),
         ("a writer killed while it writes", [(7, 3, (0, 1, 2)), (8, 3, (2, 0))], (8, 1, 3),
          "killed while writing", size),
-        ("a step that four ranks began and three wrote", [(3, 4, four), (6, 4, (0, 1)),
+        ("a step that four ranks began and three wrote", [(3, 4, four), (6, 4, (0, 1, 2)),
          (6, 3, (0, 1))], (6, 2, 3), "killed", 64),
-        ("a step that three ranks began and four wrote", [(3, 3, (0, 1, 2)), (6, 3, (0, 1)),
-         (6, 4, (0, 1, 2))], (6, 3, 4), "killed", 64),
+        ("a step that three ranks began and four wrote", [(3, 3, (0, 1, 2)), (6, 3, (0, 2)),
+         (6, 4, (0, 1, 3))], (6, 2, 4), "killed", 64),
         ("twelve ranks", [(1, 12, range(12)), (2, 12, range(11))], (2, 11, 12), "killed", 32),
         ("an empty part", [(4, 2, (0, 1)), (5, 2, (0,))], (5, 1, 2), "killed", 0),
     ):  # fmt: skip
@@ -297,8 +310,8 @@ def _problem(what: str) -> Callable[[Run, int], Any]:
 
 
 for _what in (
-    "no-pair", "no-bytes", "half", "part-order", "mixed", "incomplete", "older", "none",
-    "latest-raises", "swallowed", "not-again",
+    "no-pair", "no-bytes", "half", "part-order", "mixed", "incomplete", "older", "order-of-names",
+    "none", "old-is-gone", "latest-raises", "swallowed", "not-again",
 ):  # fmt: skip
     Checkpoints.demands(_what, _problem(_what))
 
@@ -522,7 +535,7 @@ _SOON, _LATER = 0.4, 4.0  # seconds of patience: where ranks are missing, and wh
 
 
 def _agreed(answer: Any, role: str, punctual: Sequence[int], patience: float) -> Any:
-    """What a rank is told that is there, comes last of those in time, comes too late, or is dead."""
+    """What a rank is told, which is there, the last of those in time, too late, or dead."""
     store, watch = watched()
     watch.meet(watch.world_size)
     end: Any = []
@@ -532,6 +545,8 @@ def _agreed(answer: Any, role: str, punctual: Sequence[int], patience: float) ->
         if role == "too late":
             watch.real.wait([f"returned {rank}" for rank in punctual])
         end = answer(store, watch.rank, watch.world_size, patience)
+        if isinstance(end, list | tuple):
+            end = str(list(end))  # to be compared as a whole
         watch.real.set(f"returned {watch.rank}", b"")
     watch.leave()
     watch.meet(watch.world_size)
@@ -554,7 +569,7 @@ def survivors(draw: random.Random) -> Iterator[Trial]:
         each = [roles.get(rank, "there") for rank in range(ranks)]
         yield Trial(
             ranks, given=[(role, on_time, patience) for role in each],
-            right=[[] if role == "dead" else on_time for role in each],
+            right=[[] if role == "dead" else str(on_time) for role in each],
             facts={"roles": each}, init=False, patience=30.0, like=like,
         )  # fmt: skip
 
@@ -566,14 +581,39 @@ def _disagree(run: Run, rank: int) -> Any:
     return len({repr(run.got(one)) for one in alive}) > 1 and {"each": "; ".join(told)}
 
 
-def _counts_the_dead(run: Run, rank: int) -> Any:
+def _listed(run: Run, rank: int) -> set[int]:
     got = run.got(rank)
-    dead = [one for one in run.ranks if run.trial.roles[one] == "dead"]
-    return isinstance(got, list) and any(one in got for one in dead) and {"dead": dead}
+    return {*map(int, re.findall(r"\d+", got))} if isinstance(got, str) else set()
 
 
-survivors.shows("counts-the-dead", _counts_the_dead)
+def _too_few(run: Run, rank: int) -> Any:
+    """One that came in time is missing, and nobody else is there."""
+    there = {one for one in run.ranks if run.trial.roles[one] in ("there", "last")}
+    return _listed(run, rank) < there and {"missing": sorted(there - _listed(run, rank))}
+
+
+def _counts_the_dead(run: Run, rank: int) -> Any:
+    away = [one for one in run.ranks if run.trial.roles[one] in ("dead", "too late")]
+    return bool({*away} & _listed(run, rank)) and {"away": away}
+
+
+def _never_ends(without_0: bool) -> Callable[[Run, int], Any]:
+    """It waits in a trial in which one is dead, and that is rank 0 or is not."""
+
+    def sign(run: Run, rank: int) -> Any:
+        roles = run.trial.roles
+        return run.failure in ("stuck", "endless") and "dead" in roles and (
+            (roles[0] == "dead") == without_0
+        ) and {"report": run.job.report}  # fmt: skip
+
+    return sign
+
+
+survivors.fails("waits-for-all", _never_ends(without_0=False))
+survivors.fails("rank-0-decides", _never_ends(without_0=True))
 survivors.shows("disagree", _disagree)
+survivors.shows("too-few", _too_few)
+survivors.shows("counts-the-dead", _counts_the_dead)
 
 
 # ── wrong_ranks ──────────────────────────────────────────────────────────────────────────────
