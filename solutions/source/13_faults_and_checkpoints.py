@@ -166,6 +166,7 @@ for rank, said in enumerate(job.results):
 
 # %% id="culprit"
 from collections import Counter
+from itertools import count
 
 
 def culprit(dumps):
@@ -173,9 +174,8 @@ def culprit(dumps):
     called = {}
     for rank, entries in dumps.items():
         called[rank] = {one["seq"]: one for one in entries}
-    first = max(min(own) for own in called.values())  # all have it, or later
-    last = max(max(own) for own in called.values())
-    for number in range(first, last + 1):
+    # What is before a rank's oldest entry is lost, and tells nothing.
+    for number in count(max(min(own) for own in called.values())):
         did = {}
         for rank, own in called.items():
             one = own.get(number)
