@@ -45,6 +45,7 @@ PATIENCE = 2.0  # seconds that survivors wait before they go on without the culp
 WORDS, KEPT = 600, 3000  # characters
 SHRINK_ABORT = 1  # as torch.distributed.distributed_c10d says
 _PREFIX = re.compile(r"^(\[rank\d+\]:)?(\[[WEF]\d{4} [^\]]*\])?\s*")
+_HOST = re.compile(r"\s*host\s*: ")  # its name is nobody's business
 _FRAME = re.compile(r"^(\[rank\d+\]:)?( {2,}|frame #|Traceback)")
 _TELLING = re.compile(
     r"error|exception|time.?out|timed out|closed|reset|abort|terminat|signal|watchdog|heartbeat",
@@ -415,6 +416,7 @@ def _text(file: Path, frames: bool = True) -> str:
     """Return what a process wrote; of a long text the first and the last part."""
     with suppress(FileNotFoundError):
         lines = file.read_text(errors="replace").strip().splitlines()
+        lines = [line for line in lines if not _HOST.match(line)]
         text = "\n".join(line for line in lines if frames or not _FRAME.match(line))
         half = KEPT // 2
         return text if len(text) <= KEPT else f"{text[:half]}\n[…]\n{text[-half:]}"
