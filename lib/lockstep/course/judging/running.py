@@ -25,7 +25,6 @@ from .values import Difference, Tensor, alike, difference, differences, make, se
 
 _PATIENCE = 5.0  # seconds for a trial, which takes 0.1 s mostly; a deadlock is found long before
 _PACKAGE = Path(__file__).parents[2]
-_LIBRARIES = (str(_PACKAGE), "<frozen", *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 _SLOW = 10  # an empty trial that takes this part of the patience: the machine is too busy
 
 Play = Callable[..., Any]
@@ -287,13 +286,9 @@ def _watch(watched: Watched, play: Play, given: Sequence[tuple[Any, ...]]) -> Se
 
 def _of_the_answer(error: BaseException) -> bool:
     """Whether code that is neither the course's nor a library's was at work."""
+    libraries = (str(_PACKAGE), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
     frames = traceback.extract_tb(error.__traceback__)
-    return any(not is_library(frame.filename) for frame in frames)
-
-
-def is_library(filename: str) -> bool:
-    """Whether code is the course's, Python's or an installed package's, and not an answer's."""
-    return filename.startswith(_LIBRARIES)
+    return any(not frame.filename.startswith(libraries) for frame in frames)
 
 
 def _on_purpose(error: BaseException) -> bool:

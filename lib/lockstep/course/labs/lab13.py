@@ -1,6 +1,6 @@
 """Lab 13, faults and checkpoints: the trials of its exercises, and the signs of mistakes.
 
-Writers are killed in processes of their own (`judging.apart`), at lines and in steps, and never by
+Writers are killed in processes of their own (`apart`), at lines and in steps, and never by
 time.
 """
 
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..apart import Apart, apart
 from ..judging import Noted, Number, Run, Tensor, Trial, judged
-from ..judging.apart import Apart, apart
 from ..judging.stores import watched
 
 # ── culprit ──────────────────────────────────────────────────────────────────────────────────

@@ -7,11 +7,17 @@ import pickle
 import resource
 import signal
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
-from .running import is_library
+_LIBRARIES = (
+    str(Path(__file__).parents[1]),
+    "<frozen",
+    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ def _end_with(
     def trace(frame: Any, event: str, _: Any) -> Any:
         nonlocal lines
         if event == "call":
-            return None if is_library(frame.f_code.co_filename) else trace
+            return None if frame.f_code.co_filename.startswith(_LIBRARIES) else trace
         if event == "line":
             lines += 1
             if lines == at_line:
