@@ -360,7 +360,8 @@ def test_what_checkpoints_lose_is_what_random_failures_take(gpus: int) -> None:
 MODELS = {
     name: getattr(interactive, name)
     for name in (
-        "checkpoints", "collective", "cost", "layer", "overlap", "parts", "pipeline", "ring_attention", "sharding"
+        "checkpoints", "collective", "cost", "layer", "overlap", "parts", "pipeline",
+        "ring_attention", "sharding",
     )
 }  # fmt: skip
 

@@ -126,7 +126,7 @@ lockstep.claim(
 
 # %% [markdown] id="barrier-text"
 # With gloo a rank hears of it from the kernel, if it talks to the dead one in this collective; others hear of it when those leave. NCCL's ranks write into
-# each other's memory, and nothing there tells that nobody is left (further notebook).
+# each other's memory, and nothing there tells that nobody is left (see the further notebook).
 #
 # Neither message names the rank that is missing. `dist.monitored_barrier` does: with gloo each rank reports to rank 0.
 
@@ -856,7 +856,7 @@ lockstep.compare(prediction, measured=job[0][2][0], unit="samples")
 # %% [markdown] id="wrong-text"
 # ## Wrong, not dead
 #
-# About 25 minutes; a CPU is enough.
+# About 20 minutes; a CPU is enough.
 #
 # A bit of a memory or of a unit flips, and no exception comes. In the cell below all replicas begin equal and average their gradients; after five of twenty steps
 # a bit of one weight flips on rank 1.
@@ -947,6 +947,127 @@ lockstep.check("wrong_ranks", wrong_ranks)
 # %% [markdown] id="every-text"
 # A comparison takes time, and one each k steps finds a flip after k/2 steps on average; all since the last good comparison is lost. How often to compare is the
 # question of section 4 again, with a comparison in place of a checkpoint.
+
+# %% [markdown] id="nccl-text"
+# ## What NCCL's ranks notice
+#
+# About 15 minutes; recorded on two H200s.
+#
+# A GPU that waits for another reads a flag in its memory, over and over: that the other's process is gone it cannot see. A thread of each rank, NCCL's **watchdog**, looks at
+# how long each call has been under way, and logs those that take longer than the group's timeout. Here that was 10 s, and rank 1 was killed, raised an exception, or slept, before the fourth all-reduce.
+#
+# **Predict:** after how many seconds does rank 0's watchdog say so where rank 1 was *killed*?
+
+# %% id="nccl-prediction" tags=["prediction"]
+# your number, in seconds
+prediction = 10  # nothing but the timeout tells it
+
+
+# %% id="nccl"
+def of_ending(content, ending):
+    """The others, where no agent looks after the ranks."""
+    for case in content["cases"]:
+        plain = not case["environment"] and not case["then"]
+        alone = case["starts"] == "no agent" and case["call"] == "all_reduce"
+        if case["ending"] == ending and plain and alone:
+            return case["peers"]
+
+
+def by_watchdog(said):
+    ran = re.search(r"ran for (\d+) milliseconds before timing out", said)
+    return int(ran[1]) / 1000 if ran else None
+
+
+on_gpus = lockstep.recorded("faults/h200-x2.json")
+on_cpu = lockstep.recorded("faults/cpu-x4.json")
+rows, caught, ends = [], {}, {}
+for ending in ("is killed", "raises", "sleeps"):
+    first = min(one["noticed"] for one in of_ending(on_cpu.content, ending))
+    (peer,) = of_ending(on_gpus.content, ending)
+    caught[ending], ends[ending] = by_watchdog(peer["said"]), peer["ended"]
+    logged = f"{caught[ending]:.1f} s" if caught[ending] else "never"
+    ended = f"{peer['ended']:.1f} s" if peer["ended"] else "not within 50 s"
+    rows.append([ending, f"{first:.2f} s", logged, ended])
+columns = ["rank 1", "gloo: exception", "NCCL: watchdog", "NCCL: process ends"]
+title = "After how long others notice; the timeout is 10 s"
+stamps = [on_gpus.stamp, on_cpu.stamp]
+display(lockstep.table(title, columns, rows, stamp=stamps))
+lockstep.compare(prediction, measured=caught["is killed"], unit="s")
+
+# %% [markdown] id="watchdog-text"
+# ### Claim: "after the timeout the process will crash"
+#
+# PyTorch's [documentation](https://docs.pytorch.org/docs/stable/distributed.html) says of a group's timeout that it is "the duration after which collectives will be aborted asynchronously and the process
+# will crash". **Guess**: is the process gone within five times the timeout, 50 s?
+
+# %% id="watchdog-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="watchdog-claim"
+gone = [one for one in ends.values() if one is not None]
+lockstep.claim(
+    "After the timeout the process will crash.",
+    guess=guess,
+    verdict="holds" if len(gone) == len(ends) else "does not hold",
+    because=f"of {len(ends)} processes whose watchdog had said so, {len(gone)} "
+    "ended in 50 s: it writes dumps first, and waits for others to",
+    stamp=on_gpus.stamp,
+)
+
+# %% [markdown] id="shrink-text"
+# That is why agents matter: torchrun's ended rank 0 after 0.3 s, as it saw rank 1's process end. Without one, a program can let go of a group by itself: a call that is asynchronous is asked whether it is
+# over, and after 2 s of patience the group is aborted and a new one made, or **shrunk**: `dist.shrink_group` makes a communicator without the ranks that it is given. Either way section 5's question is still there: who is left?
+
+# %% id="shrink"
+rows = []
+for case in on_gpus.content["cases"]:
+    if case["then"] and case["ending"] == "is killed":
+        (peer,) = case["peers"]
+        steps = peer.get("steps", {})
+        for name, seconds in steps.items():
+            rows.append([case["then"], name, f"{seconds:.2f} s"])
+columns = ["rank 0 goes on by", "step", "takes"]
+title = "After 2 s in vain; rank 1 was killed"
+lockstep.table(title, columns, rows, stamp=on_gpus.stamp)
+
+# %% [markdown] id="plain-restart-text"
+# ## torchrun, as it is
+#
+# About 5 minutes; recorded.
+#
+# ### Claim: "worker failures are handled gracefully by restarting all workers"
+#
+# [torchrun's documentation](https://docs.pytorch.org/docs/stable/elastic/run.html) says so. Two ranks of gloo were started with `torchrun --standalone --max-restarts 1`, and rank 1 killed itself after seven of ten steps, the first time. **Guess**: does
+# the job come to its end?
+#
+# (Lockstep's `engine="torchrun"` is PyTorch's agent with a store of its own for each attempt, so section 3 does not tell.)
+
+# %% id="plain-restart-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="plain-restart-claim"
+recording = lockstep.recorded("faults/restart-cpu-x2.json")
+rows, finished = [], {}
+for job in recording.content["jobs"]:
+    steps = [attempt[0]["calls"] for attempt in job["attempts"]]
+    changed = " ".join(job["environment"]) or "nothing"
+    finished[changed] = steps[-1] == 10
+    counts = ", then ".join(str(one) for one in steps)
+    rows.append([changed, counts, "yes" if finished[changed] else "no"])
+columns = ["set in the environment", "steps of rank 0", "all of them"]
+title = "torchrun --standalone --max-restarts 1, gloo"
+display(lockstep.table(title, columns, rows, stamp=recording.stamp))
+lockstep.claim(
+    "Worker failures are handled gracefully by restarting all workers.",
+    guess=guess,
+    verdict="holds" if finished["nothing"] else "does not hold",
+    because="both are started again, find the addresses of the dead in the "
+    "store that is kept, and wait for them",
+    stamp=recording.stamp,
+)
+
+# %% [markdown] id="plain-restart-explained"
+# `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` gives each attempt a store of its own. Such a thing is found by killing a rank on purpose, before a run that is to last for weeks.
 
 # %% [markdown] id="manager-text"
 # ## A manager of elastic training
@@ -1196,8 +1317,8 @@ from itertools import combinations
 some = {"backend": BACKEND, "show": False}
 copies = lockstep.torchrun(with_neighbour, nproc_per_node=4, **some)
 lost = {}
-for count in (1, 2):
-    for dead in combinations(range(4), count):
+for number in (1, 2):
+    for dead in combinations(range(4), number):
         left = set()
         for rank in set(range(4)) - set(dead):
             left |= copies[rank]
