@@ -21,6 +21,7 @@ from . import (
     data_parallel,
     faults,
     foreign,
+    known,
     launching,
     manifest,
     memory,
@@ -51,6 +52,7 @@ EXPERIMENTS = (
     reduce_overhead.EXPERIMENT,
     memory.EXPERIMENT,
     foreign.EXPERIMENT,
+    known.EXPERIMENT,
     course.EXPERIMENT,
 )
 
