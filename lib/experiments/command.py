@@ -16,6 +16,7 @@ from lockstep.figures.table import Table
 from . import (
     backends,
     claims,
+    cold_start,
     compile,
     course,
     data_parallel,
@@ -45,6 +46,7 @@ EXPERIMENTS = (
     faults.EXPERIMENT,
     sweeps.EXPERIMENT,
     compile.EXPERIMENT,
+    cold_start.EXPERIMENT,
     claims.EXPERIMENT,
     overlap.EXPERIMENT,
     data_parallel.EXPERIMENT,

@@ -3,8 +3,8 @@
 They are written as users write them: DDP, FSDP2, tensor parallel, captured graphs, a step that
 hardly fits into memory; nothing of Lockstep runs in them. What a program is known to do follows
 from its code, or was counted beside the profiler: by the host's clock, DDP, the driver and the
-allocator. That is `known/PROGRAM.json`, by rank; tests compare it with what is read from the traces. And the
-allocator's history of two steps of three of them.
+allocator. That is `known/PROGRAM.json`, by rank; tests compare it with what is read from the
+traces. And the allocator's history of two steps of three of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity, record_function
 
 from .experiment import Experiment, ExperimentFailed, Result, by_torchrun
 
-SKIPPED, RECORDED = 3, 3  # steps
+SKIPPED = 3  # steps before those that are recorded
 LATE_IN = SKIPPED + 1  # the step in which a rank is late
 LATE, LATE_RANK = 0.02, 1  # seconds
 PRODUCTS, SIDE = 6, 4096  # that a rank does more, SIDE x SIDE
@@ -43,7 +43,7 @@ LIMIT = 150.0  # seconds for a program
 class Program:
     """What a rank runs: `step` for each number, `known` of it, and what else it writes."""
 
-    steps = SKIPPED + RECORDED
+    recorded = 3  # steps
 
     def __init__(self) -> None:
         self.device = torch.device(KIND, int(os.environ["LOCAL_RANK"]) if GPU else 0)
@@ -102,7 +102,7 @@ class Block(nn.Module):
         return x_btD + self.mlp(self.second(x_btD))
 
 
-LAYERS, WIDTH, HEADS, VOCABULARY = 4, 256, 4, 1024
+LAYERS, WIDTH, HEADS, VOCABULARY = 3, 256, 4, 1024
 BATCH, LENGTH = (16, 256) if GPU else (2, 16)
 
 
@@ -123,6 +123,8 @@ class Transformer(nn.Module):
 
 class Training(Program):
     """Steps of a transformer on random tokens; the loss is printed, as everybody does."""
+
+    recorded = 2
 
     def __init__(self, compiled: bool = False):
         super().__init__()
@@ -156,6 +158,7 @@ class Ddp(Training):
         return DistributedDataParallel(model, device_ids=on, bucket_cap_mb=4)
 
     def finish(self) -> None:
+        assert isinstance(self.model, DistributedDataParallel)
         said = self.model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
         self.known["bucket_bytes"] = [int(one) for one in str(said).split(", ")]
 
@@ -284,7 +287,7 @@ class Graph(Program):
 
     def finish(self) -> None:
         counts = dict(Counter(self.operators))
-        self.known |= {"replays": 2 * (RECORDED - 1), "operators": counts}
+        self.known |= {"replays": 2 * (self.recorded - 1), "operators": counts}
         self.known["nodes"] = nodes_of(self.graph)
         self.graph.reset()  # a group does not end before
 
@@ -330,12 +333,14 @@ class Thrashing(Program):
 
     def __init__(self) -> None:
         super().__init__()
-        layers = [nn.Sequential(nn.Linear(self.side, self.side), nn.ReLU()) for _ in range(10)]
+        layers = [
+            nn.Sequential(nn.Linear(self.side, self.side), nn.ReLU()) for _ in range(self.depth)
+        ]
         model = nn.Sequential(*layers).to(self.device, torch.bfloat16)
         self.model = DistributedDataParallel(model, device_ids=[self.device.index])
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         self.before: dict[str, Any] = {}
-        self._train(self._rows(self.steps))
+        self._train(self._rows(SKIPPED + self.recorded))
         needed = torch.cuda.max_memory_allocated()
         torch.cuda.empty_cache()
         whole = torch.cuda.mem_get_info()[1]
@@ -365,7 +370,7 @@ class Thrashing(Program):
 class ThrashingOnce(Thrashing):
     """The same, of which one step is recorded."""
 
-    steps = SKIPPED + 1
+    recorded = 1
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
@@ -374,13 +379,13 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "tensor-parallel": TensorParallel,
 }
 WHAT = {
-    "ddp": f"{RECORDED} steps of a transformer with DDP; in the second, rank 1 is late",
-    "fsdp2": f"{RECORDED} steps of a transformer with FSDP2; in the second, rank 1 is late",
-    "tensor-parallel": f"{RECORDED} steps of {TP_LAYERS} tensor-parallel MLPs; in the second, "
+    "ddp": "two steps of a transformer with DDP; in the second, rank 1 is late",
+    "fsdp2": "two steps of a transformer with FSDP2; in the second, rank 1 is late",
+    "tensor-parallel": f"three steps of {TP_LAYERS} tensor-parallel MLPs; in the second, "
     f"rank 1 does {PRODUCTS} more products",
     "graph": "a CUDA graph with NCCL in it, captured on one stream, and its replays",
     "graph-two-streams": "a CUDA graph that was captured on two streams, and its replays",
-    "thrashing": f"{RECORDED} steps of DDP that hardly fit into memory, each larger than the last",
+    "thrashing": "three steps of DDP that hardly fit into memory, each larger than the last",
     "thrashing-one-step": "one step of DDP that hardly fits into memory",
     "memory-ddp": "the CUDA allocator's history of two steps of a transformer with DDP",
     "memory-fsdp2": "the CUDA allocator's history of two steps of a transformer with FSDP2",
@@ -409,13 +414,13 @@ def profiled(name: str, folder: str) -> None:
     profiler = torch.profiler.profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if GPU else [])],
         schedule=torch.profiler.schedule(
-            wait=SKIPPED - 1, warmup=1, active=program.steps - SKIPPED, repeat=1
+            wait=SKIPPED - 1, warmup=1, active=program.recorded, repeat=1
         ),
         on_trace_ready=lambda it: it.export_chrome_trace(f"{folder}/rank{rank}.json"),
         record_shapes=True,
     )
     with profiler:
-        for number in range(program.steps):
+        for number in range(SKIPPED + program.recorded):
             program.step(number)
             profiler.step()
     _leave(program, folder)
