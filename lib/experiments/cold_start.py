@@ -30,7 +30,7 @@ STARTS = (
     ("one for all, full", "all"),
     ("not compiled", ""),
 )
-LAYERS = 8
+LAYERS = 4
 Step = Callable[[], object]
 
 
