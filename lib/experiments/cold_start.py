@@ -31,6 +31,7 @@ STARTS = (
     ("not compiled", ""),
 )
 LAYERS = 4
+LIMIT = 120.0  # seconds for a start
 Step = Callable[[], object]
 
 
@@ -124,7 +125,7 @@ def started(name: str, cache: str, nproc: int) -> list[dict[str, float]] | str:
     """Return the seconds of each rank, or what failed."""
     with tempfile.TemporaryDirectory(prefix="lockstep-cold-") as folder:
         try:
-            by_torchrun(__name__, folder, name, cache, time.time(), nproc=nproc)
+            by_torchrun(__name__, folder, name, cache, time.time(), nproc=nproc, limit=LIMIT)
         except ExperimentFailed as error:
             return str(error)
         files = [Path(folder, f"rank{rank}.json") for rank in range(nproc)]

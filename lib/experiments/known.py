@@ -37,7 +37,7 @@ LATE, LATE_RANK = 0.02, 1  # seconds
 PRODUCTS, SIDE = 6, 4096  # that a rank does more, SIDE x SIDE
 GPU = torch.cuda.is_available()
 KIND = "cuda" if GPU else "cpu"
-LIMIT = 150.0  # seconds for a program
+LIMIT = 90.0  # seconds for a program
 
 
 class Program:
@@ -453,7 +453,7 @@ def _leave(program: Program, folder: str) -> None:
 def record(name: str, nproc: int) -> list[Result]:
     """Return a program's traces, or its history, and what is known of it by rank."""
     with tempfile.TemporaryDirectory(prefix="lockstep-known-") as folder:
-        by_torchrun(__name__, name, folder, nproc=nproc)
+        by_torchrun(__name__, name, folder, nproc=nproc, limit=LIMIT)
         files = {one.name: one for one in Path(folder).iterdir()}
         known = {
             str(rank): json.loads(files[f"known{rank}.json"].read_text()) for rank in range(nproc)
