@@ -17,6 +17,7 @@ from recorded import DATA
 
 FOLDER = DATA / "known"
 RECORDED = sorted(one.name for one in FOLDER.iterdir()) if FOLDER.is_dir() else []
+ON_GPU = ("kernel", "copy", "memset")  # nodes of other kinds leave nothing in a trace
 Known = dict[str, dict[str, Any]]  # by rank
 
 
@@ -137,7 +138,7 @@ def test_a_replay_has_as_many_nodes_as_the_driver_says(name: str) -> None:
         (graph,) = (one for one in found.graphs if one.rank == rank)
         one = facts[str(rank)]
         assert graph.replays == one["replays"]
-        assert len(graph.nodes) == sum(one["nodes"].values())
+        assert len(graph.nodes) == sum(one["nodes"].get(kind, 0) for kind in ON_GPU)
         if not graph.linked:
             captured = Counter(node.captured_in for node in graph.nodes)
             for operator, count in one["operators"].items():

@@ -34,7 +34,7 @@ from .experiment import Experiment, ExperimentFailed, Result, by_torchrun
 SKIPPED = 3  # steps before those that are recorded
 LATE_IN = SKIPPED + 1  # the step in which a rank is late
 LATE, LATE_RANK = 0.02, 1  # seconds
-PRODUCTS, SIDE = 6, 4096  # that a rank does more, SIDE x SIDE
+PRODUCTS, SIDE = 40, 4096  # that a rank does more, SIDE x SIDE
 GPU = torch.cuda.is_available()
 KIND = "cuda" if GPU else "cpu"
 LIMIT = 90.0  # seconds for a program
@@ -324,12 +324,12 @@ class TwoStreams(Graph):
 
 
 class Thrashing(Program):
-    """Steps of DDP whose batch grows by 4 % each time, with a quarter of memory to spare.
+    """Steps of DDP whose batch grows by 8 % each time, with a fifth of memory to spare.
 
     What the allocator has kept of earlier steps is too small, and there is no room for more.
     """
 
-    rows, depth, side, spare = 8192, 10, 2048, 1.25
+    rows, depth, side, spare = 8192, 10, 2048, 1.2
 
     def __init__(self) -> None:
         super().__init__()
@@ -347,7 +347,7 @@ class Thrashing(Program):
         torch.cuda.set_per_process_memory_fraction(self.spare * needed / whole)
 
     def _rows(self, number: int) -> int:
-        return int(self.rows * 1.04**number) // 8 * 8
+        return int(self.rows * 1.08**number) // 8 * 8
 
     def _train(self, rows: int) -> None:
         x = torch.randn(rows, self.side, device=self.device, dtype=torch.bfloat16)
@@ -428,6 +428,8 @@ def profiled(name: str, folder: str) -> None:
 
 def remembered(name: str, folder: str) -> None:
     """Run two steps on a rank of torchrun; write the allocator's history of all of it."""
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.init()  # without it, nothing would be recorded
     torch.cuda.memory._record_memory_history(max_entries=200_000, stacks="python")
     program = HISTORIES[name]()
     for number in range(2):
@@ -479,8 +481,8 @@ def of_program(name: str, machine: Machine, nproc: int) -> Iterator[Result]:
         began = time.perf_counter()
         try:
             results = record(one, nproc)
-        except ExperimentFailed as error:
-            failed.append(f"{one}: {error}")
+        except (ExperimentFailed, LookupError, OSError, ValueError) as error:
+            failed.append(f"{one}: {type(error).__name__}: {error}")
             continue
         finally:
             print(f"{one}: {time.perf_counter() - began:.1f} s", flush=True)
