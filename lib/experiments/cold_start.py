@@ -66,10 +66,8 @@ def training(device: torch.device, compiled: bool) -> Step:
         nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
         for _ in range(LAYERS)
     ]
-    model = nn.Sequential(*layers).to(device)
-    if compiled:
-        model.compile()
-    ddp = nn.parallel.DistributedDataParallel(model)
+    model: Any = nn.Sequential(*layers).to(device)
+    ddp = nn.parallel.DistributedDataParallel(torch.compile(model) if compiled else model)
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.randn(64, 256, device=device)
 

@@ -126,14 +126,14 @@ class Training(Program):
 
     recorded = 2
 
-    def __init__(self, compiled: bool = False):
+    def __init__(self) -> None:
         super().__init__()
-        self.model = self.parallel(Transformer().to(self.device), compiled)
+        self.model = self.parallel(Transformer().to(self.device))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=GPU)
         shape = (BATCH, LENGTH)
         self.ids = torch.randint(VOCABULARY, shape, device=self.device)
 
-    def parallel(self, model: nn.Module, compiled: bool) -> nn.Module:
+    def parallel(self, model: Transformer) -> nn.Module:
         raise NotImplementedError
 
     def step(self, number: int) -> None:
@@ -149,13 +149,14 @@ class Training(Program):
 class Ddp(Training):
     """As nanoGPT trains."""
 
-    def parallel(self, model: nn.Module, compiled: bool) -> nn.Module:
+    compiled = False
+
+    def parallel(self, model: Transformer) -> nn.Module:
         weights = sum(one.numel() for one in model.parameters())
         self.known |= {"gradient_bytes_a_step": 4 * weights}
-        if compiled:
-            model.compile()
         on = [self.device.index] if GPU else None
-        return DistributedDataParallel(model, device_ids=on, bucket_cap_mb=4)
+        given: Any = torch.compile(model) if self.compiled else model
+        return DistributedDataParallel(given, device_ids=on, bucket_cap_mb=4)
 
     def finish(self) -> None:
         assert isinstance(self.model, DistributedDataParallel)
@@ -163,21 +164,22 @@ class Ddp(Training):
         self.known["bucket_bytes"] = [int(one) for one in str(said).split(", ")]
 
 
+class CompiledDdp(Ddp):
+    compiled = True
+
+
 class Fsdp2(Training):
     """`fully_shard` for each block and the rest, in bfloat16."""
 
-    def parallel(self, model: nn.Module, compiled: bool) -> nn.Module:
+    def parallel(self, model: Transformer) -> nn.Module:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        assert isinstance(model.blocks, nn.ModuleList)
         of_block = sum(one.numel() for one in model.blocks[0].parameters())
         of_all = sum(one.numel() for one in model.parameters())
         self.known |= {"weights_of_a_block": of_block, "weights_of_the_rest": of_all}
         self.known["weights_of_the_rest"] -= LAYERS * of_block
         for block in model.blocks:
-            if compiled:
-                block.compile()
             fully_shard(block, mp_policy=policy)
         fully_shard(model, mp_policy=policy)
         return model
@@ -403,7 +405,7 @@ ON_GPUS: dict[str, Callable[[], Program]] = {
 HISTORIES: dict[str, Callable[[], Program]] = {
     "memory-ddp": Ddp,
     "memory-fsdp2": Fsdp2,
-    "memory-compiled": lambda: Ddp(compiled=True),
+    "memory-compiled": CompiledDdp,
 }
 
 
