@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from experiments import faults
+from experiments import faults, restart
 from lockstep import recorded
 
 
@@ -37,3 +37,10 @@ def test_who_is_alive_is_waited_for_and_who_is_not_is_noticed_at_once(file: str)
         assert peer["noticed"] is None and len(peer["sums"]) == faults.CALLS
     assert all(peer["longest call"] > content["late"] - 0.5 for peer in alone["comes late"])
     assert all(peer["sums"][faults.AT] > 1e5 for peer in alone["computes wrong"])
+
+
+def test_torchrun_starts_a_job_anew_if_each_attempt_has_a_store_of_its_own() -> None:
+    found = restart.job("gloo", restart.OWN_STORE, 2)
+    assert found["exit code"] == 0
+    first, second = ([one["calls"] for one in rows] for rows in found["attempts"])
+    assert first == [restart.AFTER] * 2 and second == [restart.CALLS] * 2
