@@ -16,7 +16,6 @@ from lockstep.figures.table import Table
 from . import (
     backends,
     claims,
-    cold_start,
     compile,
     course,
     data_parallel,
@@ -48,7 +47,6 @@ EXPERIMENTS = (
     restart.EXPERIMENT,
     sweeps.EXPERIMENT,
     compile.EXPERIMENT,
-    cold_start.EXPERIMENT,
     claims.EXPERIMENT,
     overlap.EXPERIMENT,
     data_parallel.EXPERIMENT,
