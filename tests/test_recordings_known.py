@@ -111,8 +111,11 @@ def test_the_rank_that_slept_is_late_by_so_much_in_that_step_and_by_what_it_did(
     assert first.rank == known.LATE_RANK
     (step,) = (one for one in trace.align().steps() if (one.rank, one.number) == (0, known.LATE_IN))
     mine = [one for one in found if step.start <= one.start[0] < step.end]
-    waited = sum(one.waited[0] for one in mine if one.last == known.LATE_RANK)
-    assert 0.8 * slept < waited < 1.2 * slept
+    first_call = min(mine, key=lambda one: one.start[0])
+    assert first_call.last == known.LATE_RANK
+    # Some milliseconds more or less: until there, each rank's host launches at its own pace. To
+    # later calls it comes late by that alone.
+    assert 0.8 * slept < first_call.waited[0] < 1.5 * slept
     assert "read from a slow disk" in {one.name for one in first.doing}
 
 
