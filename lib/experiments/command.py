@@ -21,6 +21,7 @@ from . import (
     data_parallel,
     faults,
     foreign,
+    known,
     launching,
     manifest,
     memory,
@@ -28,6 +29,7 @@ from . import (
     recording,
     reduce_overhead,
     reserve,
+    restart,
     sweeps,
     tensor_parallel,
     two_nodes,
@@ -42,6 +44,7 @@ EXPERIMENTS = (
     reserve.EXPERIMENT,
     recording.EXPERIMENT,
     faults.EXPERIMENT,
+    restart.EXPERIMENT,
     sweeps.EXPERIMENT,
     compile.EXPERIMENT,
     claims.EXPERIMENT,
@@ -51,6 +54,7 @@ EXPERIMENTS = (
     reduce_overhead.EXPERIMENT,
     memory.EXPERIMENT,
     foreign.EXPERIMENT,
+    known.EXPERIMENT,
     course.EXPERIMENT,
 )
 

@@ -352,7 +352,7 @@ def watched(case: Case, backend: str, nproc: int) -> dict[str, Any]:
             found["agent"] = {
                 "ended": agent_ended - began if codes else None,
                 "exit code": codes[0] if codes else None,
-                "said": _text(folder / "agent"),
+                "said": text_of(folder / "agent"),
             }
         elif codes and "culprit" in found:
             for one in (found["culprit"], *found["peers"]):
@@ -381,7 +381,7 @@ def _free_ports(count: int) -> list[int]:
 def _summary(watch: Watch, folder: Path, nproc: int) -> dict[str, Any]:
     began = watch.of(CULPRIT, "ends")
     if began is None:
-        texts = {rank: _text(folder / f"said{rank}") for rank in range(nproc)}
+        texts = {rank: text_of(folder / f"said{rank}") for rank in range(nproc)}
         return {"failed": "the culprit did not come to its end", "said": texts}
     rows = [_row(watch, folder, rank, began["at"]) for rank in range(nproc)]
     culprit = {k: v for k, v in rows[CULPRIT].items() if k not in ("noticed", "by", "words")}
@@ -396,7 +396,7 @@ def _row(watch: Watch, folder: Path, rank: int, began: float) -> dict[str, Any]:
     raised, done = watch.of(rank, "raises"), watch.of(rank, "is done")
     up, on = watch.of(rank, "gives up"), watch.of(rank, "has gone on")
     ended = watch.ended.get(rank)
-    said = _text(folder / f"said{rank}", frames=False)
+    said = text_of(folder / f"said{rank}", frames=False)
     row: dict[str, Any] = {"rank": rank, "noticed": None, "by": "", "words": ""}
     if raised:
         row |= {"noticed": raised["at"] - began, "by": raised["type"], "words": raised["words"]}
@@ -412,7 +412,7 @@ def _row(watch: Watch, folder: Path, rank: int, began: float) -> dict[str, Any]:
     return {**row, "said": said}
 
 
-def _text(file: Path, frames: bool = True) -> str:
+def text_of(file: Path, frames: bool = True) -> str:
     """Return what a process wrote; of a long text the first and the last part."""
     with suppress(FileNotFoundError):
         lines = file.read_text(errors="replace").strip().splitlines()
