@@ -1010,7 +1010,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if len(gone) == len(ends) else "does not hold",
     because=f"of {len(ends)} processes whose watchdog had said so, {len(gone)} "
-    "ended in 50 s: it writes dumps first, and waits for others to",
+    "ended within 50 s",
     stamp=on_gpus.stamp,
 )
 
@@ -1061,8 +1061,8 @@ lockstep.claim(
     "Worker failures are handled gracefully by restarting all workers.",
     guess=guess,
     verdict="holds" if finished["nothing"] else "does not hold",
-    because="both are started again, find the addresses of the dead in the "
-    "store that is kept, and wait for them",
+    because="both are started again and meet nobody: in the store, which is "
+    "kept, they find the addresses of the dead",
     stamp=recording.stamp,
 )
 
@@ -1240,7 +1240,7 @@ lockstep.claim(
 #
 # ## Saving while the training goes on
 #
-# About 10 minutes; a CPU is enough.
+# About 5 minutes; a CPU is enough.
 #
 # `torch.distributed.checkpoint.async_save` returns a future; a thread writes while the next steps are taken. They change the weights that are being written.
 #
