@@ -1235,9 +1235,10 @@ lockstep.claim(
     stamp=lockstep.simulated("the manager as described, 2,000 failures"),
 )
 
-# %% [markdown] id="async-text"
+# %% [markdown] id="calls-itself-explained"
 # A loop does the same without a stack that grows.
-#
+
+# %% [markdown] id="async-text"
 # ## Saving while the training goes on
 #
 # About 5 minutes; a CPU is enough.
@@ -1283,7 +1284,8 @@ lockstep.claim(
 
 # %% [markdown] id="async-explained"
 # The copy needs memory for the whole state, and the time of the copy is what the training waits. Before the next checkpoint the last one has to be done.
-#
+
+# %% [markdown] id="neighbour-text"
 # ## A checkpoint in a neighbour's memory
 #
 # About 10 minutes; a CPU is enough.
@@ -1349,7 +1351,8 @@ lockstep.claim(
 
 # %% [markdown] id="neighbour-explained"
 # Ranks of one node die together: a neighbour has to be on another node. So does a spare that takes over a dead rank's place: it loads its part from there.
-#
+
+# %% [markdown] id="warned-text"
 # ## A warning before the end
 #
 # About 10 minutes; a CPU is enough.
@@ -1389,9 +1392,10 @@ def until_warned():
 warned_job = lockstep.torchrun(until_warned, **on_ranks)
 lockstep.compare(prediction, measured=max(warned_job.results), unit="steps")
 
-# %% [markdown] id="others-text"
+# %% [markdown] id="warned-explained"
 # An all-reduce a step is not free: real loops look each tenth step, or ask the store.
-#
+
+# %% [markdown] id="others-text"
 # ## What others do
 #
 # About 5 minutes.
