@@ -43,6 +43,7 @@ import torch.distributed as dist
 from torch import nn
 
 on_ranks = {"nproc_per_node": NPROC, "backend": BACKEND, "show": False}
+with_gloo = on_ranks | {"backend": "gloo"}
 ms = lambda seconds: f"{seconds * 1e3:.0f} ms"
 
 # %% id="progress" tags=["unpublished"]
@@ -52,7 +53,7 @@ lockstep.progress("13")
 # ## 1 · How a rank's end looks to the others
 #
 # A rank may **die**: its process is gone, and the kernel closes its connections. It may **hang**: the process is there, and
-# does not come to the next call. Or it is **slow**, and comes. In the cell below all ranks have done three all-reduces in a group with a timeout
+# does not come to the next call. Or it is **slow**, and comes. In the cell below all ranks have done three all-reduces with gloo, in a group with a timeout
 # of 3 s. Then rank 1 dies by SIGKILL, or hangs. The others call the fourth, and write down what they see in files, since a
 # dead rank ends the job.
 #
@@ -66,7 +67,7 @@ prediction = 3  # the timeout: nothing else tells who hangs from who is slow
 # %% id="ends" tags=["varies"]
 def last_all_reduce(how, folder):
     """Rank 1 ends in this way; the others write down what they see."""
-    rank, x = dist.get_rank(), torch.ones(4, device=lockstep.device())
+    rank, x = dist.get_rank(), torch.ones(4)
     group = dist.new_group(timeout=timedelta(seconds=3))
     for _ in range(3):
         dist.all_reduce(x, group=group)
@@ -79,7 +80,6 @@ def last_all_reduce(how, folder):
     began = time.perf_counter()
     try:
         dist.all_reduce(x, group=group)
-        x.sum().item()  # with NCCL only this waits
     except RuntimeError as error:
         said = f"{time.perf_counter() - began:.1f} s: {error}"
         Path(folder, f"rank {rank}").write_text(said)
@@ -87,7 +87,7 @@ def last_all_reduce(how, folder):
 
 def seen_by_others(how):
     with tempfile.TemporaryDirectory() as folder:
-        options = on_ranks | {"may_fail": True}
+        options = with_gloo | {"may_fail": True}
         job = lockstep.torchrun(last_all_reduce, how, folder, **options)
         files = sorted(Path(folder).iterdir())
         return job, {file.name: file.read_text()[:250] for file in files}
@@ -98,8 +98,7 @@ for how, (_, seen) in ended.items():
     for rank, said in seen.items():
         print(f"rank 1 {how} · {rank} after {said}")
 after = {
-    how: min((float(said.split()[0]) for said in seen.values()), default=3.0)
-    for how, (_, seen) in ended.items()
+    how: min(float(said.split()[0]) for said in seen.values()) for how, (_, seen) in ended.items()
 }
 lockstep.compare(prediction, measured=after["hangs"], unit="s")
 
@@ -108,7 +107,7 @@ lockstep.compare(prediction, measured=after["hangs"], unit="s")
 #
 # ### Claim: "the others notice at once when a rank is killed"
 #
-# A common guess. **Guess**, for the ranks of your machine: within half a second?
+# A common guess. **Guess**: within half a second?
 
 # %% id="dies-guess" tags=["guess"]
 guess = "holds"
@@ -119,8 +118,7 @@ lockstep.claim(
     "The others notice at once when a rank is killed.",
     guess=guess,
     verdict="holds" if after["dies"] < 0.5 else "does not hold",
-    because=f"the first exception came after {after['dies']:.1f} s, "
-    f"to {' and '.join(seen) or 'nobody'}",
+    because=f"the first exception came after {after['dies']:.1f} s, to {' and '.join(seen)}",
     stamp=lockstep.live(job),
 )
 
@@ -134,21 +132,20 @@ lockstep.claim(
 
 
 def all_but_one_come(folder):
-    own = dist.new_group(backend="gloo")
     if dist.get_rank() == 1:
         while not os.listdir(folder):
             time.sleep(0.01)
         return "was elsewhere"
     soon = {"timeout": timedelta(seconds=1), "wait_all_ranks": True}
     try:
-        dist.monitored_barrier(own, **soon)
+        dist.monitored_barrier(**soon)
     except RuntimeError as error:
         Path(folder, "noticed").touch()
         return str(error).partition("\n")[0]
 
 
 with tempfile.TemporaryDirectory() as folder:
-    job = lockstep.torchrun(all_but_one_come, folder, **on_ranks)
+    job = lockstep.torchrun(all_but_one_come, folder, **with_gloo)
 for rank, said in enumerate(job.results):
     print(f"rank {rank}: {said}")
 
@@ -231,7 +228,7 @@ print("rank {}, call {}, {}".format(*culprit(dumps)), recording.stamp, sep="\n")
 # %% id="hang-live" tags=["plumbing", "varies"]
 def never_comes(folder):
     """Rank 1 is busy elsewhere from the fifth all-reduce on."""
-    rank, x = dist.get_rank(), torch.ones(4, device=lockstep.device())
+    rank, x = dist.get_rank(), torch.ones(4)
     group = dist.new_group(timeout=timedelta(seconds=1))
     for _ in range(4):
         dist.all_reduce(x, group=group)
@@ -240,14 +237,12 @@ def never_comes(folder):
             time.sleep(0.01)
         if rank != 1:
             dist.all_reduce(x, group=group)
-            x.sum().item()
     except RuntimeError:
         Path(folder, f"rank {rank}").touch()
-    name = "_dump_nccl_trace" if x.is_cuda else "_dump_fr_trace"
-    return pickle.loads(getattr(torch._C._distributed_c10d, name)())
+    return pickle.loads(torch._C._distributed_c10d._dump_fr_trace())
 
 
-some = on_ranks | {"nproc_per_node": max(3, NPROC)}
+some = with_gloo | {"nproc_per_node": max(3, NPROC)}
 recorder = {"TORCH_FR_BUFFER_SIZE": "2000"}
 with tempfile.TemporaryDirectory() as folder:
     job = lockstep.torchrun(never_comes, folder, env=recorder, **some)
@@ -1009,8 +1004,7 @@ lockstep.claim(
     "After the timeout the process will crash.",
     guess=guess,
     verdict="holds" if len(gone) == len(ends) else "does not hold",
-    because=f"of {len(ends)} processes whose watchdog had said so, {len(gone)} "
-    "ended within 50 s",
+    because=f"of {len(ends)} processes whose watchdog had said so, {len(gone)} ended within 50 s",
     stamp=on_gpus.stamp,
 )
 
@@ -1271,8 +1265,8 @@ def saved_meanwhile(folder):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    some = on_ranks | {"backend": "gloo"}  # its thread needs a group of the CPU
-    meanwhile = lockstep.torchrun(saved_meanwhile, folder, **some)
+    # Its thread needs a group of the CPU.
+    meanwhile = lockstep.torchrun(saved_meanwhile, folder, **with_gloo)
 found, returned, whole = meanwhile[0]
 lockstep.claim(
     "An asynchronous checkpoint has the weights of the moment of the call.",
