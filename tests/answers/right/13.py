@@ -779,6 +779,20 @@ def train(run, saved, steps, every):
             )
 
 
+# %% train: the-objects-themselves
+def train(run, saved, steps, every):
+    done = 0
+    if (latest := saved.latest()) is not None:
+        done, state = latest
+        run.model, run.optimizer, run.scheduler = state["objects"]
+        torch.set_rng_state(state["random"])
+    for number in range(done + 1, steps + 1):
+        run.step()
+        if number % every == 0:
+            objects = run.model, run.optimizer, run.scheduler
+            saved.commit(number, {"objects": objects, "random": torch.get_rng_state()})
+
+
 # %% interval: bisected-slope
 def interval(save, mtbf):
     # The slope of the time of a useful second is 0 where x + e^-(x + c) = 1, in units of mtbf.
