@@ -323,12 +323,13 @@ def operations(E):
 # %% id="cost-claim"
 alone = {"nproc_per_node": 1, "backend": "gloo", "show": False}
 jobs = [lockstep.torchrun(operations, E, **alone) for E in (2, 32)]
+times = "{:.1f} times the parameters, {:.3f} times the operations"
 (few, small), (many, large) = (job[0] for job in jobs)
 lockstep.claim(
     "Outrageous numbers of parameters, but a constant computational cost.",
     guess=guess,
     verdict="holds" if many / few < 1.05 else "does not hold",
-    because=f"{large / small:.1f} times the parameters, {many / few:.3f} times the operations",
+    because=times.format(large / small, many / few),
     stamp=lockstep.live(jobs[0]),
 )
 
@@ -562,14 +563,9 @@ mended = lockstep.capstone.run(lockstep.capstone.MENDED)
 def one_step(card):
     """What rank 0's GPU does in step 2."""
     (step,) = [s for s in card.trace.steps() if (s.rank, s.number) == (0, 2)]
-    return lockstep.Trace.from_slices(
-        (
-            one
-            for one in card.trace
-            if one.rank == 0 and one.stream >= 0 and step.start <= one.start < step.end
-        ),
-        stamp=card.stamp,
-    )
+    on_gpu = [s for s in card.trace if s.rank == 0 and s.stream >= 0]
+    inside = [s for s in on_gpu if step.start <= s.start < step.end]
+    return lockstep.Trace.from_slices(inside, stamp=card.stamp)
 
 
 title = "A step of rank 0's GPU: slow and mended"
@@ -587,7 +583,8 @@ LABS_OF = ["07", "05", "04", "06", "09", "12", "08", "06"]
 first_words = lambda card: card.said[0][:22]
 costs = [["none", "", f"{mended.step:.2f}", first_words(mended)]]
 with tempfile.TemporaryDirectory() as folder:
-    for (fault, where), lab in zip(lockstep.capstone.FAULTS.items(), LABS_OF, strict=True):
+    faults = zip(lockstep.capstone.FAULTS.items(), LABS_OF, strict=True)
+    for (fault, where), lab in faults:
         path = Path(folder) / "faulty.py"
         path.write_text(lockstep.capstone.with_faults([fault]))
         card = lockstep.capstone.run(path)
@@ -614,7 +611,8 @@ lockstep.capstone.run(program)
 # put yours in its place.
 
 # %% id="proof"
-proof = lockstep.capstone.change(lockstep.capstone.SLOW, lockstep.capstone.MENDED)
+before, after = lockstep.capstone.SLOW, lockstep.capstone.MENDED
+proof = lockstep.capstone.change(before, after)
 proof
 
 # %% [markdown] id="mended-text"
