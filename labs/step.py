@@ -15,7 +15,7 @@ import torch.nn.functional as nn
 
 LARGE = os.environ.get("CAPSTONE_SIZE") == "large"
 S, P, C, E, LAYERS = 64, 64, 16, 12, 2
-T, D, F = (16384, 2048, 4096) if LARGE else (1024, 128, 256)
+T, D, F = (4096, 512, 1024) if LARGE else (1024, 128, 256)
 RATE, MOMENTUM = 0.05, 0.9
 
 
@@ -160,10 +160,10 @@ def sample(number):
     return x_TP, x_TP.abs().argmax(1).remainder(C)
 
 
-def batches(device, numbers):
+def batches(device, samples):
     """The samples of all steps, on the device."""
-    for number in numbers:
-        yield [one.to(device) for one in sample(number)]
+    for one in samples:
+        yield [part.to(device) for part in one]
 
 
 def loss_of(w, x_TP, class_T, place_E, run):
@@ -195,11 +195,12 @@ def update(w, velocity):
 
 def train(device, steps=6, first=0):
     """The mean loss of all ranks in each step. first: the number of its sample."""
+    samples = [sample(number) for number in range(first, first + steps)]
     w = parameters(device)
     velocity = [torch.zeros_like(weight) for weight in w.values()]
     place_E = torch.tensor(owners(dist.get_world_size())).argsort(stable=True)
     place_E = place_E.argsort().to(device)
-    run, losses, source = compiled(feed_forward), [], batches(device, range(first, first + steps))
+    run, losses, source = compiled(feed_forward), [], batches(device, samples)
     for number in range(steps):
         with lockstep.step(number):
             loss = loss_of(w, *next(source), place_E, run)

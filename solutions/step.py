@@ -15,7 +15,7 @@ import torch.nn.functional as nn
 
 LARGE = os.environ.get("CAPSTONE_SIZE") == "large"
 S, P, C, E, LAYERS = 64, 64, 16, 12, 2
-T, D, F = (16384, 2048, 4096) if LARGE else (1024, 128, 256)
+T, D, F = (4096, 512, 1024) if LARGE else (1024, 128, 256)
 RATE, MOMENTUM = 0.05, 0.9
 
 
@@ -177,25 +177,25 @@ def sample(number):
     return x_TP, x_TP.abs().argmax(1).remainder(C)
 
 
-def batches(device, numbers):
+def batches(device, samples):
     """The samples of all steps, each copied while the step before it runs."""
     if device.type == "cpu":
-        yield from map(sample, numbers)
+        yield from samples
         return
     cuda = lockstep.cuda()
-    side, held = cuda.Stream(), []
+    side = cuda.Stream()
+    pinned = [[part.pin_memory() for part in one] for one in samples]
 
-    def fetch(number):
-        held.append([one.pin_memory() for one in sample(number)])
+    def fetch(one):
         with cuda.stream(side):
-            return [one.to(device, non_blocking=True) for one in held[-1]]
+            return [part.to(device, non_blocking=True) for part in one]
 
-    coming = fetch(numbers[0])
-    for number in numbers:
+    coming = fetch(pinned[0])
+    for following in [*pinned[1:], []]:
         cuda.current_stream().wait_stream(side)
-        now, coming = coming, fetch(min(number + 1, numbers[-1]))
-        for one in now:
-            one.record_stream(cuda.current_stream())
+        now, coming = coming, fetch(following)
+        for part in now:
+            part.record_stream(cuda.current_stream())
         yield now
 
 
@@ -231,11 +231,12 @@ def update(w, velocity):
 
 def train(device, steps=6, first=0):
     """The mean loss of all ranks in each step. first: the number of its sample."""
+    samples = [sample(number) for number in range(first, first + steps)]
     w = parameters(device)
     velocity = [torch.zeros_like(weight) for weight in w.values()]
     place_E = torch.tensor(owners(dist.get_world_size())).argsort(stable=True)
     place_E = place_E.argsort().to(device)
-    run, losses, source = compiled(feed_forward), [], batches(device, range(first, first + steps))
+    run, losses, source = compiled(feed_forward), [], batches(device, samples)
     for number in range(steps):
         with lockstep.step(number):
             loss = loss_of(w, *next(source), place_E, run)

@@ -623,7 +623,8 @@ proof
 # weights in three launches; `compiled` asks for one program for all sizes.
 
 # %% id="mended"
-print(lockstep.capstone.MENDED.read_text().partition("def moe")[2][:1950])
+text = lockstep.capstone.MENDED.read_text()
+print("def moe" + text.partition("def moe")[2].partition("\n\n\n")[0])
 
 # %% [markdown] id="headline-claim-text"
 # ### Claim: "the largest item of a profile is where to start"

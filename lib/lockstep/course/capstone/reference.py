@@ -17,7 +17,7 @@ def losses(steps: int, ranks: int, large: bool) -> list[float]:
     import torch.nn.functional as nn
 
     S, P, C, E, layers = 64, 64, 16, 12, 2
-    T, D, F = (16384, 2048, 4096) if large else (1024, 128, 256)
+    T, D, F = (4096, 512, 1024) if large else (1024, 128, 256)
 
     torch.manual_seed(0)
     shapes: dict[str, tuple[int, ...]] = {"in": (P, D), "out": (D, C)}
