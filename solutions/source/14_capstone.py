@@ -573,15 +573,15 @@ lockstep.Timeline(one_step(mended), before=one_step(slow), title=title)
 
 # %% [markdown] id="faults-text"
 # Each of the eight faults is in one function. The cell takes the course's mended program, puts one fault back at a time, and
-# says what it costs, and how the headline begins.
+# says what it costs, and what the headline names.
 
 # %% id="faults"
 import tempfile
 from pathlib import Path
 
 LABS_OF = ["07", "05", "04", "06", "09", "12", "08", "06"]
-first_words = lambda card: card.said[0][:22]
-costs = [["none", "", f"{mended.step:.2f}", first_words(mended)]]
+holds_back = lambda card: card.said[0].partition(" hold")[0]
+costs = [["none", "", f"{mended.step:.2f}", holds_back(mended)]]
 with tempfile.TemporaryDirectory() as folder:
     faults = zip(lockstep.capstone.FAULTS.items(), LABS_OF, strict=True)
     for (fault, where), lab in faults:
@@ -590,8 +590,8 @@ with tempfile.TemporaryDirectory() as folder:
         card = lockstep.capstone.run(path)
         name = f"{fault} ({where[-1]}, lab {lab})"
         added = f"+{100 * (card.step / mended.step - 1):.1f} %"
-        costs.append([name, added, f"{card.step:.2f}", first_words(card)])
-titles = ["fault", "costs", "ms", "the headline begins"]
+        costs.append([name, added, f"{card.step:.2f}", holds_back(card)])
+titles = ["fault", "costs", "ms", "the headline names"]
 lockstep.table("One fault at a time", titles, costs, stamp=mended.stamp)
 
 # %% [markdown] id="faults-explained"
