@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -176,15 +177,21 @@ class Browser:
         ]
         self._playwright = playwright.sync_playwright().start()
         try:
-            self._chromium = self._playwright.chromium.launch(executable_path=path, args=flags)
-            self._context = self._chromium.new_context(
-                reduced_motion="reduce",
-                service_workers="block",  # their requests would pass by the page's
+            self._start = partial(
+                self._playwright.chromium.launch, executable_path=path, args=flags
             )
+            self._chromium = self._start()
+            self._context = self._new_context()
         except playwright.Error:
             self._playwright.stop()  # its event loop would disturb whoever comes after
             raise
         self._tab: playwright.Page | None = None  # has JupyterLab, and no notebook
+
+    def _new_context(self) -> playwright.BrowserContext:
+        return self._chromium.new_context(
+            reduced_motion="reduce",
+            service_workers="block",  # their requests would pass by the page's
+        )
 
     @contextmanager
     def open(self, notebook: str, printed: bool = False) -> Iterator[Page]:
@@ -195,6 +202,9 @@ class Browser:
         in the same tab, unless something went wrong in it.
         """
         tab, self._tab = self._tab, None
+        if not self._chromium.is_connected():  # it crashed: one test's trouble, not all the others'
+            self._chromium, tab = self._start(), None
+            self._context = self._new_context()
         page = Page(tab or self._context.new_page(), self._jupyterlab.address)
         try:
             if tab is None or printed:
@@ -208,6 +218,12 @@ class Browser:
             page.close()
             raise
         self._tab = page.tab
+
+    def crash(self) -> None:
+        """End Chromium as a fault of its own would."""
+        session = self._chromium.new_browser_cdp_session()
+        with suppress(playwright.Error):  # it cannot answer any more
+            session.send("Browser.crash")
 
     def close(self) -> None:
         self._chromium.close()

@@ -5,9 +5,11 @@ from pathlib import Path
 DATA = Path(__file__).parents[1] / "data" / "traces"
 FOREIGN = DATA / "foreign"
 # Two steps of these have fewer than the five collectives that clocks are compared by.
-MISALIGNED = (
+_FEW = (
+    FOREIGN / "ddp-tutorial-series-multigpu_torchrun",
     FOREIGN / "tensor_parallelism-sequence_parallel_example",
     FOREIGN / "tensor_parallelism-tensor_parallel_example",
 )
+MISALIGNED = tuple(folder for folder in _FEW if folder.is_dir())
 ALIGNED = sorted({path.parent for path in DATA.rglob("rank*.json.gz")} - set(MISALIGNED))
 IDS = [str(folder.relative_to(DATA)) for folder in ALIGNED]

@@ -10,6 +10,7 @@ from pathlib import Path
 import nbformat
 import papermill
 import platformdirs
+import playwright.sync_api as playwright
 import pytest
 import readme_pictures
 from browser import DARK, LIGHT, Browser, Page, serving
@@ -28,7 +29,11 @@ if folder := os.environ.get("PICTURES"):
 LABS = sorted(path.stem for path in (ROOT / "labs").glob("*.ipynb"))
 SOLUTIONS = sorted(path.stem for path in (ROOT / "solutions").glob("*.ipynb"))
 
-pytestmark = pytest.mark.timeout(300)
+# A Chromium that crashed is started anew for the next test; the one that it failed is tried again.
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.flaky(reruns=1, only_rerun=["TargetClosedError"]),
+]
 
 
 @pytest.fixture(scope="module")
@@ -531,3 +536,13 @@ def test_a_missing_browser_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("CHROMIUM", "/nowhere/chrome")
     with pytest.raises(LookupError, match="CHROMIUM=/nowhere/chrome"):
         chromium()
+
+
+def test_a_chromium_that_crashed_is_one_test_s_trouble(browser: Browser, tree: Path) -> None:
+    name = write(tree, "crash.ipynb", {"one": "6 * 7"})
+    with pytest.raises(playwright.Error, match="closed"), browser.open(name) as page:
+        browser.crash()
+        page.run("one")
+    with browser.open(name) as page:
+        page.run("one")
+        assert page.waits_for("one", "42")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -339,10 +340,28 @@ def test_sharding_counts_bytes_as_its_paper_does(ranks: int) -> None:
     assert longest == pytest.approx([each / (4 + k) for each in paper], abs=1e-5)
 
 
+@pytest.mark.parametrize("gpus", [8, 512, 131072])
+def test_what_checkpoints_lose_is_what_random_failures_take(gpus: int) -> None:
+    """Against weeks that are played with failures at random."""
+    years, save, restart = 5.8, 30.0, 600.0
+    made = interactive.checkpoints(gpus, years, save)
+    said = told(made, made.first())["said"]
+    useful = float(re.search(r"([\d.]+) % of the time is useful", said)[1])  # type: ignore[index]
+    mtbf = years * 365 * 24 * 3600 / gpus
+    interval = mtbf * min(range(1, 400), key=lambda k: math.expm1(k / 200 + save / mtbf) / k) / 200
+    draw, clock, done = random.Random(gpus), 0.0, 0.0
+    for _ in range(20_000):  # failures
+        lives = draw.expovariate(1 / mtbf)
+        whole = int(lives // (interval + save))
+        done, clock = done + whole * interval, clock + lives + restart
+    assert useful == pytest.approx(100 * done / clock, abs=0.7)
+
+
 MODELS = {
     name: getattr(interactive, name)
     for name in (
-        "collective", "cost", "layer", "overlap", "parts", "pipeline", "ring_attention", "sharding"
+        "checkpoints", "collective", "cost", "layer", "overlap", "parts", "pipeline",
+        "ring_attention", "sharding",
     )
 }  # fmt: skip
 
@@ -401,6 +420,7 @@ STILLS = {
     "ring attention": lambda: interactive.ring_attention(),
     "layer": lambda: interactive.layer(lambda m, n, k: 1e-15 * m * n * k, {"a": lambda n, b: b}),
     "sharding": lambda: interactive.sharding(),
+    "checkpoints": lambda: interactive.checkpoints(),
 }
 
 

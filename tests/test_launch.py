@@ -92,7 +92,7 @@ def test_that_gpus_are_too_few_is_said_of_ranks_with_a_group_alone(monkeypatch):
 
 def test_failed_job_has_no_results():
     job = launch(int, "no number", may_fail=True)
-    assert not job.ok and "ValueError: invalid literal" in job.report
+    assert not job.ok and "ValueError: invalid literal" in job.report and job.device == "CPU"
     with pytest.raises(lockstep.JobFailed, match="invalid literal") as caught:
         _ = job.results
     assert caught.value.job is job

@@ -29,14 +29,23 @@ CALLS = {
         ("reduce_scatter", 800): 2,
         ("all_gather", 400): 2,
     },
+    # A linear layer of 20 inputs and one output, in one bucket.
+    "ddp-tutorial-series-multigpu_torchrun": {("all_reduce", 84): 2},
 }
+# nanoGPT's of 3 layers of width 512, 1024 tokens and 128 places; the head has the tokens' weights.
+GPT_BLOCK = 12 * 512**2 + 2 * 512
+GPT_WEIGHTS = (1024 + 128) * 512 + 3 * GPT_BLOCK + 512
+GPTS = ("nanoGPT-train", "nanoGPT-compiled-train")
+
+
+NAMES = {one.name for one in FOREIGN.iterdir()}
 
 
 def test_every_recorded_program_is_known() -> None:
-    assert {one.name for one in FOREIGN.iterdir()} == CALLS.keys()
+    assert {*CALLS, *GPTS} >= NAMES
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", sorted(CALLS.keys() & NAMES))
 def test_calls_are_those_that_follow_from_the_program(name: str) -> None:
     trace = Trace.load(FOREIGN / name)
     for rank in (0, 1):
@@ -46,6 +55,15 @@ def test_calls_are_those_that_follow_from_the_program(name: str) -> None:
             if one.rank == rank and one.collective and one.collective.evidence == "metadata"
         )
         assert found == CALLS[name], rank
+
+
+@pytest.mark.parametrize("name", sorted(NAMES.intersection(GPTS)))
+def test_ddp_reduces_each_gradient_of_a_model_once_a_step(name: str) -> None:
+    trace = Trace.load(FOREIGN / name)
+    for rank in (0, 1):
+        reduced = [one.collective for one in trace if one.rank == rank and one.collective]
+        assert {one.operation for one in reduced} == {"all_reduce"}
+        assert sum(one.bytes_in for one in reduced) == 2 * 4 * GPT_WEIGHTS
 
 
 @pytest.mark.parametrize("folder", MISALIGNED, ids=lambda folder: folder.name)

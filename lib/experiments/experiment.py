@@ -127,12 +127,13 @@ def by_torchrun(
     nproc: int,
     nodes: int = 1,
     environment: Variables | None = None,
+    limit: float | None = None,
 ) -> None:
     """Run a module on ranks as PyTorch's own torchrun does, where Lockstep shall add nothing.
 
     nproc: ranks of each node. nodes: an agent of torchrun for each of them, all on this host.
-    environment: variables to set, or with None to take away. Raises ExperimentFailed where an
-    agent fails.
+    environment: variables to set, or with None to take away. limit: seconds. Raises
+    ExperimentFailed where an agent fails, or takes longer.
     """
     given = environment or {}
     variables = {name: value for name, value in os.environ.items() if name not in given}
@@ -150,7 +151,9 @@ def by_torchrun(
             command = [*launcher, f"--node-rank={node}", *program]
             with defer_signals():  # an interrupt between start and note would leave it running
                 running.append(subprocess.Popen(command, env=variables))
-        codes = [agent.wait() for agent in running]
+        codes = [agent.wait(limit) for agent in running]
+    except subprocess.TimeoutExpired:
+        raise ExperimentFailed(f"{module} took longer than {limit:g} s") from None
     finally:
         for agent in running:
             end(agent)

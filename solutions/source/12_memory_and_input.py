@@ -476,7 +476,7 @@ def growing(cuda, sizes):
     for nbytes in sizes:
         kept.append(torch.empty(nbytes, dtype=torch.uint8, device="cuda"))
         del kept[:-2]
-    (events,) = cuda.memory._snapshot()["device_traces"]
+    events, *_ = cuda.memory._snapshot()["device_traces"]  # of GPU 0, the first
     return sum(one["action"] == "segment_alloc" for one in events)
 
 
@@ -905,7 +905,7 @@ def emptied(cuda, empties):
         optimizer.zero_grad()
         if empties:
             cuda.empty_cache()
-    (events,) = cuda.memory._snapshot()["device_traces"]
+    events, *_ = cuda.memory._snapshot()["device_traces"]  # of GPU 0, the first
     calls = sum(one["action"].startswith("segment") for one in events)
     return cuda.max_memory_reserved(), calls
 

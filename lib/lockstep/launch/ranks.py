@@ -196,8 +196,10 @@ class Ranks:
         failures = [
             verdicts.failure_of(rank, kind, self._outputs[rank.rank]) for rank in self._ranks
         ]
+        replies = [rank.reply for rank in self._ranks if rank.reply is not None]
         return self._outcome(
             state="interrupted" if kind == "interrupted" else "failed",
+            device=next((reply.device for reply in replies if reply.device), ""),
             stopped=stopped,
             verdict=verdict,
             failures=tuple(

@@ -36,7 +36,8 @@ class Failed(msgspec.Struct, tag_field="did", tag="failed"):
     """A rank's job has raised.
 
     at: as of `Done`. kind: the name of the exception's type. blocks: of the exception, and of what
-    has caused it, each. exit_code: the repr of SystemExit's code. note: as of `Done`.
+    has caused it, each. exit_code: the repr of SystemExit's code. device, note: as of `Done`; ""
+    where it is not known.
     """
 
     ok: ClassVar[bool] = False
@@ -45,6 +46,7 @@ class Failed(msgspec.Struct, tag_field="did", tag="failed"):
     kind: str
     blocks: Annotated[list[Block], msgspec.Meta(min_length=1)]
     exit_code: str
+    device: str = ""
     note: str = ""
 
 

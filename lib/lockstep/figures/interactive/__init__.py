@@ -1,13 +1,24 @@
 """Models to play with: all-reduces step by step, what communication costs, pipelines, overlap,
-sharding, ring attention, a layer on several ranks."""
+sharding, ring attention, a layer on several ranks, how often to save."""
 
 from .parts import parts
 from .player import collective
-from .sliders import FORMULAS, MESSAGE, cost, layer, overlap, pipeline, ring_attention, sharding
+from .sliders import (
+    FORMULAS,
+    MESSAGE,
+    checkpoints,
+    cost,
+    layer,
+    overlap,
+    pipeline,
+    ring_attention,
+    sharding,
+)
 
 __all__ = [
     "FORMULAS",
     "MESSAGE",
+    "checkpoints",
     "collective",
     "cost",
     "layer",
@@ -24,5 +35,6 @@ def show_all() -> None:
     """Show all models, each as it stands if nothing is said of it."""
     from IPython.display import display
 
-    for model in (parts, collective, cost, pipeline, overlap, sharding, ring_attention, layer):
+    every = (parts, collective, cost, pipeline, overlap, sharding, ring_attention, layer)
+    for model in (*every, checkpoints):
         display(model())

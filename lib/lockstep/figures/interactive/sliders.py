@@ -608,6 +608,88 @@ def sharding(parameters: float = 7e9, ranks: int = 8) -> Dials:
     return Dials("What sharding saves", dials, {}, draw, picture, stamps)
 
 
+# ── Checkpoints ──────────────────────────────────────────────────────────────────────────────
+
+_YEAR = 365 * 24 * 3600.0
+
+
+def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Dials:
+    """What a run loses by checkpoints, failures and restarts, over the interval between two.
+
+    years: the mean time between failures of one GPU; all fail at random, each by itself. save:
+    seconds of a checkpoint, in which nothing else is done. The expected time by Daly's equation of
+    2006, with Young's interval of 1974 beside the best one.
+    """
+
+    def lost(values: Mapping[str, Any], interval: float) -> tuple[float, float, float]:
+        """Of all time: saving, work done again, starting again; inf where none is left."""
+        mtbf = _between(values)
+        stretch = interval + values["save"]
+        if stretch > 100 * mtbf:
+            return 1.0, 0.0, 0.0
+        failures = math.expm1(stretch / mtbf)
+        whole = failures * (mtbf + values["restart"])
+        saving, again = values["save"] / whole, failures * values["restart"] / whole
+        return saving, 1 - interval / whole - saving - again, again
+
+    def places(values: Mapping[str, Any]) -> list[float]:
+        mtbf = _between(values)
+        return _curve(max(1.0, mtbf / 2000), 3 * mtbf, math.sqrt(2 * values["save"] * mtbf))
+
+    def best(values: Mapping[str, Any]) -> float:
+        return min(places(values), key=lambda one: sum(lost(values, one)))
+
+    def said(values: Mapping[str, Any]) -> str:
+        mtbf, at = _between(values), best(values)
+        shares = lost(values, at)
+        young = math.sqrt(2 * values["save"] * mtbf)
+        return (
+            f"A failure each {_long(mtbf)}. Best: a checkpoint each {_long(at)} of use (Young: "
+            f"{_long(young)}); {percent(max(0.0, 1 - sum(shares)), 1)} of the time is useful, "
+            f"{percent(shares[0], 1)} saves, {percent(shares[1], 1)} is done again, "
+            f"{percent(shares[2], 1)} starts again."
+        )
+
+    def drawn(values: Mapping[str, Any]) -> Chart:
+        split = {one: lost(values, one) for one in places(values)}
+        names = ("saving", "work done again", "starting again")
+        lines: dict[str, list[tuple[float, float]]] = {
+            f"{name}, model": [(one / 60, 100 * part[at]) for one, part in split.items()]
+            for at, name in enumerate(names)
+        }
+        lines["all of it, model"] = [(one / 60, 100 * sum(part)) for one, part in split.items()]
+        x, y = "minutes of use between checkpoints", "lost (% of the time)"
+        return Chart(lines, x=x, y=y, alt=said(values), stamp=stamps, log="x")
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        return {"said": said(values), "chart": drawn(values).packed(mark=best(values) / 60)}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        return drawn(values).still()
+
+    counts = [8 * 4**k for k in range(8)]
+    dials = [
+        Dial.of("gpus", "GPUs", counts, gpus, lambda v: f"{v:,}"),
+        Dial.of("years", "a GPU fails each", (1, 2, 10, 30), years, lambda v: f"{v:g} years"),
+        Dial.of("save", "a checkpoint takes", (1, 5, 30, 120, 600), save, _long),
+        Dial.of("restart", "to start again takes", (0, 60, 300, 600, 1800), 600, _long),
+    ]
+    stamps = [simulated("failures at random, by Daly's formula")]
+    return Dials("How often to save", dials, {}, draw, picture, stamps)
+
+
+def _between(values: Mapping[str, Any]) -> float:
+    """Seconds between two failures of any GPU."""
+    return float(values["years"] * _YEAR / values["gpus"])
+
+
+def _long(seconds: float) -> str:
+    for name, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {name}"
+    return f"{seconds:.3g} s"
+
+
 # ── What they share ──────────────────────────────────────────────────────────────────────────
 
 

@@ -240,7 +240,10 @@ class _Rank:
         finally:
             flush()
         try:  # out here, where nothing is being handled any more
-            return failed(tell_hook(ended, hook)), []
+            reply = failed(tell_hook(ended, hook))
+            with contextlib.suppress(Exception):  # of a GPU that has failed
+                reply.device = _device_name()
+            return reply, []
         finally:
             del ended  # its traceback holds this frame
 

@@ -1,0 +1,84 @@
+"""A call in a process of its own, which may be killed at any line of the answer."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+_LIBRARIES = (
+    str(Path(__file__).parents[1]),
+    "<frozen",
+    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
+)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """How it ended: "returned", "raised" or "killed". value: what it returned, or the exception's
+    text. lines: how many lines of the answer began; 0 where it was killed."""
+
+    how: str
+    value: Any = None
+    lines: int = 0
+
+
+def apart(
+    call: Callable[[], Any], *, at_line: int = 0, room: int = 0, kills: bool = False
+) -> Apart:
+    """Fork, call, and wait for the end of it; what the call returns has to be picklable.
+
+    at_line: SIGKILL where the answer's line of this number begins, counted from 1. room: the bytes
+    of the largest file that may be written, as on a disk that is nearly full: a write past it
+    raises OSError, or is the process's end if `kills`, when all that fits has been written.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(reading)
+        _end_with(call, writing, at_line, room, kills)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return Apart(*pickle.loads(said)) if said else Apart("killed")
+
+
+def _end_with(
+    call: Callable[[], Any], writing: int, at_line: int, room: int, kills: bool
+) -> NoReturn:
+    lines = 0
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        if event == "call":
+            return None if frame.f_code.co_filename.startswith(_LIBRARIES) else trace
+        if event == "line":
+            lines += 1
+            if lines == at_line:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if kills:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        if room:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        sys.settrace(trace)
+        try:
+            ended: tuple[Any, ...] = ("returned", call())
+        except Exception as error:
+            ended = ("raised", f"{type(error).__name__}: {error}")
+        sys.settrace(None)
+        with os.fdopen(writing, "wb") as pipe:
+            pickle.dump((*ended, lines), pipe)
+    finally:
+        os._exit(0)
