@@ -8,6 +8,7 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 PACKED = ("labs/*.ipynb", "labs/LICENSE", "solutions/*.ipynb", "data/**/*")
+PACKED += ("labs/step.py", "solutions/step.py")  # the capstone's program
 PACKED += ("solutions/source/wrong/*.py",)  # checks compare with them
 
 

@@ -352,7 +352,7 @@ def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
     assert names[0] == names[1]
     assert any(name.endswith(".data/data/etc/ipython/startup/lockstep.py") for name in names[0])
     packed_files = {n.removeprefix("lockstep/packed/") for n in names[0] if "/packed/" in n}
-    ours = re.compile(r"data/|(labs|solutions)/\d\d_|solutions/source/wrong/")
+    ours = re.compile(r"data/|(labs|solutions)/(\d\d_|step\.py)|solutions/source/wrong/")
     course = {n for n in tracked.split("\0") if ours.match(n)}
     assert course | {"labs/LICENSE"} == packed_files
     assert "\n# Lockstep\n" in about

@@ -263,6 +263,23 @@ def test_copies_of_the_solution_are_noted(hand_in, tmp_path):
 NASTY = '<script>alert("x")</script>'
 
 
+def test_what_a_page_says_is_noted(hand_in, tmp_path):
+    hand_in("ada", RIGHT)
+    path = tmp_path / "in" / "ada" / "00_start_here.ipynb"
+    for page, said in (
+        ('page = {"what": "one bucket\\n", "gain": "0.1 ms", "evidence": ""}', True),
+        ("page = {", False),
+        ("page = {print(1): 2}", False),
+    ):
+        notebook = nbformat.read(path, 4)
+        notebook.cells = [nbformat.v4.new_code_cell(RIGHT), nbformat.v4.new_code_cell(page)]
+        notebook.cells[1].id = "page"
+        nbformat.write(notebook, path)
+        (found,) = submissions.find(tmp_path / "in")
+        quoted = [note for note in found.notes if "“" in note]
+        assert [one.split(":")[0] for one in quoted] == (["what", "gain"] if said else [])
+
+
 def test_what_learners_write_is_data_in_every_table(tmp_path):
     hint = f"=HYPERLINK({NASTY})\x1b[2J"
     verdicts = (Judgement("average", "TRY AGAIN", "<b>", hint),)

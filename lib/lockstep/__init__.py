@@ -13,7 +13,10 @@ from typing import Any
 
 from . import virtual
 from .base.provenance import live, published, recorded, simulated
-from .course import labs  # noqa: F401 - they register their exercises
+from .course import (
+    capstone,
+    labs,  # noqa: F401 - they register their exercises
+)
 from .course.doctor import Diagnosis
 from .course.exercises import carry_on, check, hint, solution
 from .course.predict import claim, compare
@@ -62,6 +65,7 @@ __all__ = [
     "Trace",
     "World",
     "buffers",
+    "capstone",
     "carry_on",
     "chart",
     "check",

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..base.formatting import in_one_line
 from ..base.paths import LABS as BLANK
 from ..base.paths import SOLUTIONS
 from ..course.exercises import exercises
 from ..course.syllabus import LABS
 
 _MOST_BYTES = 20_000_000
+_LONGEST = 300  # characters of what is quoted of a page
 _NUMBER = re.compile(r"(?<!\d)(\d\d)_")
 _DOUBTS = {  # what a learner's code has no need of, and somebody who looks for a way round has
     r"lockstep\.(course|launch|teach)|from lockstep import (course|launch)": "course internals",
@@ -131,6 +133,19 @@ def _notes(lab: str, cells: dict[str, str]) -> Iterator[str]:
     ]
     if copies:
         yield f"identical to the published solution: {', '.join(copies)}"
+    yield from _page(cells.get("page", ""))
+
+
+def _page(cell: str) -> Iterator[str]:
+    """Yield what a learner wrote into the capstone's page, a dictionary of texts."""
+    try:
+        found = [one for one in ast.walk(ast.parse(cell)) if isinstance(one, ast.Dict)]
+        written = ast.literal_eval(found[0]) if found else {}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    for name, text in written.items():
+        if text:
+            yield f"{name}: “{in_one_line(text)[:_LONGEST]}”"
 
 
 def _published(folder: Path, lab: str) -> dict[str, str]:

@@ -1,0 +1,90 @@
+"""The capstone's programs give the losses of one plain process; the card and the gate say what a
+fault costs."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+from pathlib import Path
+from typing import Any
+
+import lockstep
+import pytest
+from lockstep import capstone
+from lockstep.course.capstone import card
+
+STEPS = 3
+
+
+def train(path: str) -> Any:
+    return runpy.run_path(path)["train"](lockstep.device(), STEPS)
+
+
+@pytest.mark.parametrize(
+    "program, nproc",
+    [(capstone.SLOW, 3), (capstone.MENDED, 2), (capstone.MENDED, 4)],
+    ids=lambda one: getattr(one, "stem", one),
+)
+def test_losses_are_those_of_one_plain_process_on_gloo(program: Path, nproc: int) -> None:
+    job = lockstep.torchrun(train, str(program), nproc_per_node=nproc, backend="gloo", show=False)
+    right = card._reference(nproc, STEPS, False)
+    for found in job.results:
+        assert found == pytest.approx(right, rel=card.CLOSE)
+    assert right[0] > right[-1]  # it learns
+
+
+def test_programs_differ_in_their_faults_only() -> None:
+    slow, mended = (
+        {
+            getattr(one, "name", at): ast.dump(one)
+            for at, one in enumerate(ast.parse(text).body)
+            if at
+        }
+        for text in (capstone.SLOW.read_text(), capstone.MENDED.read_text())
+    )
+    names = [name for names in capstone.FAULTS.values() for name in names]
+    assert [name for name in slow if isinstance(name, str) and slow[name] != mended.get(name)] == [
+        name for name in slow if name in names
+    ]
+    assert {*mended} - {*slow} >= {"Start", "Wait"}
+
+
+def test_every_fault_costs_time_on_virtual_gpus_but_the_one_that_they_do_not_have(
+    tmp_path: Path,
+) -> None:
+    best = capstone.run(capstone.MENDED, steps=STEPS)
+    assert best.right and best.bound and best.bound < best.step == best.best
+    for fault in capstone.FAULTS:
+        program = tmp_path / "faulty.py"
+        program.write_text(capstone.with_faults([fault]))
+        found = capstone.run(program, steps=STEPS)
+        assert found.right, fault
+        if fault.startswith("compiled"):
+            assert found.step == best.step
+        else:
+            assert found.step > 1.005 * best.step, fault
+
+
+def test_wrong_losses_are_told(tmp_path: Path) -> None:
+    program = tmp_path / "wrong.py"
+    alone = capstone.MENDED.read_text().replace("dist.all_reduce(flat)", "pass")
+    program.write_text(alone)
+    found = capstone.run(program, steps=STEPS)
+    assert not found.right and "WRONG" in str(found)
+
+
+def test_copies_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = capstone.copy()
+    path.write_text("mine")
+    assert capstone.copy() == path and path.read_text() == "mine"
+    with pytest.raises(FileNotFoundError, match=r"capstone\.copy\(\)"):
+        capstone.run("other.py")
+
+
+def test_a_change_counts_where_steps_are_shorter_beyond_noise(tmp_path: Path) -> None:
+    program = tmp_path / "faulty.py"
+    program.write_text(capstone.with_faults(["experts one after the other"]))
+    found = capstone.change(program, capstone.MENDED, steps=2)
+    assert found.counts and "the change counts" in str(found)
+    assert not capstone.change(capstone.MENDED, program, steps=2).counts
