@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-_LIBRARIES = (
-    str(Path(__file__).parents[1]),
-    "<frozen",
-    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
-)
+_OURS = (str(Path(__file__).parents[1]), "<frozen", sysconfig.get_path("purelib"))
+_PYTHONS = sysconfig.get_path("stdlib")
 
 
 @dataclass(frozen=True)
@@ -31,11 +28,18 @@ class Apart:
 
 
 def apart(
-    call: Callable[[], Any], *, at_line: int = 0, room: int = 0, kills: bool = False
+    call: Callable[[], Any],
+    *,
+    at_line: int = 0,
+    meanwhile: Callable[[], Any] | None = None,
+    libraries: bool = False,
+    room: int = 0,
+    kills: bool = False,
 ) -> Apart:
     """Fork, call, and wait for the end of it; what the call returns has to be picklable.
 
-    at_line: SIGKILL where the answer's line of this number begins, counted from 1. room: the bytes
+    at_line: SIGKILL where the answer's line of this number begins, counted from 1; or another call,
+    `meanwhile`. libraries: lines of Python's own modules count, too. room: the bytes
     of the largest file that may be written, as on a disk that is nearly full: a write past it
     raises OSError, or is the process's end if `kills`, when all that fits has been written.
     """
@@ -43,7 +47,7 @@ def apart(
     pid = os.fork()
     if not pid:
         os.close(reading)
-        _end_with(call, writing, at_line, room, kills)
+        _end_with(call, writing, at_line, meanwhile, libraries, room, kills)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()
@@ -52,17 +56,26 @@ def apart(
 
 
 def _end_with(
-    call: Callable[[], Any], writing: int, at_line: int, room: int, kills: bool
+    call: Callable[[], Any],
+    writing: int,
+    at_line: int,
+    meanwhile: Callable[[], Any] | None,
+    libraries: bool,
+    room: int,
+    kills: bool,
 ) -> NoReturn:
     lines = 0
+    left_out = _OURS if libraries else (*_OURS, _PYTHONS)
 
     def trace(frame: Any, event: str, _: Any) -> Any:
         nonlocal lines
         if event == "call":
-            return None if frame.f_code.co_filename.startswith(_LIBRARIES) else trace
+            return None if frame.f_code.co_filename.startswith(left_out) else trace
         if event == "line":
             lines += 1
-            if lines == at_line:
+            if lines == at_line and meanwhile:
+                meanwhile()  # nothing is traced while a trace function runs
+            elif lines == at_line:
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
 

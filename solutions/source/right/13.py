@@ -122,11 +122,11 @@ class Checkpoints:
 
     def latest_complete(self):
         best = None
-        for step in self.folder.iterdir():
-            for ranks in step.iterdir():
+        for of_step in self.folder.iterdir():
+            for ranks in of_step.iterdir():
                 done = len(list(ranks.glob("*.done"))) == int(ranks.name)
-                if done and (best is None or int(step.name) > best[0]):
-                    best = int(step.name), ranks
+                if done and (best is None or int(of_step.name) > best[0]):
+                    best = int(of_step.name), ranks
         if best is None:
             return None
         step, place = best
@@ -162,7 +162,7 @@ def train(run, saved, steps, every):
 # %% train: in-chunks
 def train(run, saved, steps, every):
     names = ["model", "optimizer", "scheduler"]
-    begin, state = saved.latest() or (0, {})
+    begin, state = saved.latest() or (0, dict[str, object]())
     for name in names if state else ():
         getattr(run, name).load_state_dict(state[name])
     if state:
@@ -238,8 +238,10 @@ def wrong_ranks(x):
 # %% wrong_ranks: median
 # More than half are equal, so the one in the middle is one of them.
 def wrong_ranks(x):
-    own = torch.tensor([zlib.adler32(x.contiguous().view(torch.uint8).numpy().tobytes())])
-    own = own * 2**31 + zlib.crc32(x.contiguous().view(torch.uint8).numpy().tobytes()) // 2
+    own = torch.tensor([zlib.adler32(x.contiguous().flatten().view(torch.uint8).numpy().tobytes())])
+    own = (
+        own * 2**31 + zlib.crc32(x.contiguous().flatten().view(torch.uint8).numpy().tobytes()) // 2
+    )
     every = torch.empty(dist.get_world_size(), dtype=torch.int64)
     dist.all_gather_into_tensor(every, own)
     return (every != every.median()).nonzero().flatten().tolist()

@@ -502,7 +502,7 @@ def wrong_ranks(x):
 
 # %% wrong_ranks: sums-of-bits
 def wrong_ranks(x):
-    return unlike_most(gathered(x.contiguous().view(torch.uint8).long().sum().item()))
+    return unlike_most(gathered(x.contiguous().flatten().view(torch.uint8).long().sum().item()))
 
 
 # %% wrong_ranks: places
@@ -531,14 +531,14 @@ def wrong_ranks(x):
 
 # %% wrong_ranks: rank-0-is-right
 def wrong_ranks(x):
-    bits = x.contiguous().view(torch.uint8).numpy().tobytes()
+    bits = x.contiguous().flatten().view(torch.uint8).numpy().tobytes()
     every = gathered(hashlib.sha256(bits).digest())
     return [rank for rank, one in enumerate(every) if one != every[0]]
 
 
 # %% wrong_ranks: the-right-ones
 def wrong_ranks(x):
-    bits = x.contiguous().view(torch.uint8).numpy().tobytes()
+    bits = x.contiguous().flatten().view(torch.uint8).numpy().tobytes()
     every = gathered(hashlib.sha256(bits).digest())
     wrong = unlike_most(every)
     return [rank for rank in range(len(every)) if rank not in wrong]
@@ -546,19 +546,19 @@ def wrong_ranks(x):
 
 # %% wrong_ranks: only-one
 def wrong_ranks(x):
-    bits = x.contiguous().view(torch.uint8).numpy().tobytes()
+    bits = x.contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return unlike_most(gathered(hashlib.sha256(bits).digest()))[:1]
 
 
 # %% wrong_ranks: by-float32
 def wrong_ranks(x):
-    bits = x.float().contiguous().view(torch.uint8).numpy().tobytes()
+    bits = x.float().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return unlike_most(gathered(hashlib.sha256(bits).digest()))
 
 
 # %% wrong_ranks: sends-too-much
 def wrong_ranks(x):
-    every = gathered(x.contiguous().view(torch.uint8).flatten().numpy().tobytes())
+    every = gathered(x.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return unlike_most(every)
 
 

@@ -220,29 +220,6 @@ def culprit(dumps):
         return rank, number, dumps[rank][bisect.bisect(numbers[rank], number) - 1]["line"]
 
 
-# %% culprit: as-a-list
-# By enumerate, as "dumps[rank] is the list of a rank's entries" says; it is a dictionary, which
-# the goal does not.
-# Not judged so yet.
-def culprit(dumps):
-    by_call = defaultdict(list)
-    for rank, entries in enumerate(dumps):
-        for entry in entries:
-            by_call[entry["seq"]].append((entry["op"], entry["bytes"], rank))
-    ends = [entries[-1]["seq"] for entries in dumps]
-    for number in range(min(by_call), max(ends) + 1):
-        behind = [rank for rank, end in enumerate(ends) if end < number]
-        kinds = Counter(call[:2] for call in by_call[number]).most_common()
-        if len(behind) == 1:
-            rank = behind[0]
-        elif len(kinds) == 2 and kinds[0][1] > kinds[1][1]:
-            rank = next(call[2] for call in by_call[number] if call[:2] == kinds[1][0])
-        else:
-            continue
-        line = next(e["line"] for e in reversed(dumps[rank]) if e["seq"] <= number)
-        return rank, number, line
-
-
 # %% culprit: as-a-dictionary
 # By items(), as the cell "hang" hands it over.
 def culprit(dumps):

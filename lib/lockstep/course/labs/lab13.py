@@ -15,10 +15,12 @@ import re
 import shutil
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...models.checkpoints import best_interval, expected_time
 from ..apart import Apart, apart
 from ..judging import Noted, Number, Run, Tensor, Trial, judged
 from ..judging.stores import watched
@@ -42,6 +44,7 @@ def _hang(
     sizes = [4 * draw.randint(1, 1 << 20) for _ in ops]
     lines = [f"train.py:{draw.randint(10, 99)}" for _ in ops]
     dumps = {}
+    other = (culprit + 1) % ranks
     for rank in range(ranks):
         more = draw.randint(0, ahead) if rank else ahead
         entries = []
@@ -59,7 +62,9 @@ def _hang(
                         ("barrier", 4, "train.py:9"),
                         *zip(ops[at - 1 :], sizes[at - 1 :], lines[at - 1 :], strict=True),
                     ][seq - at]
-            entries.append(_entry(seq, op, size, line, seq < at))
+            elif rank == other and seq in (at - 1, at):
+                line = f"train.py:{100 + seq}"  # as after `if rank == 0:`
+            entries.append(_entry(seq, op, size, line, seq < at - draw.randint(0, 1)))
         dumps[rank] = entries[-_ENTRIES - draw.randint(0, 1) * (rank == culprit) :]
     return dumps
 
@@ -198,7 +203,7 @@ def _kept(answer: Any, story: Story, last: tuple[int, int, int], how: str, size:
         for when, ended, copy in _endings(folder, last, how, size):
             surely = ended.how == "returned"
             whole = look(copy, when, *last, surely=surely)
-            if not whole and surely and how != "killed":
+            if not whole and surely and how == "full":
                 problems[0]["what"] = "swallowed"
             if whole:
                 try:
@@ -216,20 +221,34 @@ def _kept(answer: Any, story: Story, last: tuple[int, int, int], how: str, size:
 def _endings(
     folder: _Folder, last: tuple[int, int, int], how: str, size: int
 ) -> Iterator[tuple[str, Apart, _Folder]]:
-    step, rank, _ = last
+    step, rank, ranks = last
     who = f"the writer of rank {rank}'s part of step {step}"
-    if how != "killed":
+    if how == "beside another":
+        counted = folder.copy()
+        lines = apart(lambda: counted.commit(*last)).lines
+        for at in range(1, lines + 1):
+            copy = folder.copy()
+            copy.done = {**folder.done, (step, ranks): folder.done[step, ranks] | {ranks - 1}}
+            end = apart(
+                lambda copy=copy: copy.commit(*last),  # type: ignore[misc]
+                at_line=at,
+                meanwhile=lambda copy=copy: copy.commit(step, ranks - 1, ranks),  # type: ignore[misc]
+            )
+            yield f"after rank {ranks - 1} committed while {who} was at line {at}", end, copy
+        return
+    if not how.startswith("killed") or how.endswith("writing"):
         copy, kills = folder.copy(), how == "killed while writing"
         end = apart(lambda: copy.commit(*last), room=size // 2, kills=kills)
         said = "was killed when half of it was written" if kills else "found the disk full"
         yield f"after {who} {said}", end, copy
         return
-    counted = folder.copy()
-    lines = apart(lambda: counted.commit(*last)).lines
-    every = -(-lines // _MOST_LINES) or 1
+    counted, libraries = folder.copy(), how.endswith("libraries")
+    lines = apart(lambda: counted.commit(*last), libraries=libraries).lines
+    every = -(-lines // (_MOST_LINES * (1 + 3 * libraries))) or 1
     for at in range(1, lines + 1, every):
         copy = folder.copy()
-        end = apart(lambda copy=copy: copy.commit(*last), at_line=at)  # type: ignore[misc]
+        commit = lambda copy=copy: copy.commit(*last)  # noqa: E731
+        end = apart(commit, at_line=at, libraries=libraries)
         yield f"after {who} was killed before line {at} of the {lines} that it runs", end, copy
 
 
@@ -295,6 +314,15 @@ def Checkpoints(draw: random.Random) -> Iterator[Trial]:
          (6, 4, (0, 1, 3))], (6, 2, 4), "killed", 64),
         ("twelve ranks", [(1, 12, range(12)), (2, 12, range(11))], (2, 11, 12), "killed", 32),
         ("an empty part", [(4, 2, (0, 1)), (5, 2, (0,))], (5, 1, 2), "killed", 0),
+        ("a part of a whole step, once more", [(4, 2, (0, 1)), (8, 2, (0, 1))], (8, 1, 2), "killed",
+         64),
+        ("a step whole by four ranks, begun by three", [(2, 4, four), (6, 4, four), (6, 3, (0,))],
+         (6, 1, 3), "killed", 64),
+        ("a lower step after a higher one", [(9, 2, (0, 1)), (6, 2, (0,))], (6, 1, 2), "killed",
+         64),
+        ("a writer killed within what it calls", [(1, 2, (0, 1)), (2, 2, (0,))], (2, 1, 2),
+         "killed in libraries", size),
+        ("two writers at once", [(1, 3, (0, 1, 2)), (2, 3, (0,))], (2, 1, 3), "beside another", 64),
     ):  # fmt: skip
         yield Trial(
             0, given=[(story, last, how, nbytes)], right=["whole"], patience=40.0, like=like
@@ -339,7 +367,7 @@ class _Training:
         x = torch.randn(8, 4)
         loss = (self.model(x) - x.sum(1, keepdim=True)).square().mean()
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         with self._count.open("ab") as file:
             file.write(b".")
         if self._count.stat().st_size == self._dies_in:
@@ -391,13 +419,20 @@ def _trained(answer: Any, seed: int, steps: int, every: int, how: str, dies: lis
         answer(training, _Saved(folder), steps, every)
         return training.ends_with()
 
-    with tempfile.TemporaryDirectory() as place:
-        reference = _Training(seed, _made(place, "reference"))
+    def undisturbed() -> list[float]:
+        training = _Training(seed, _made(place, "reference"))
         for _ in range(steps):
-            reference.step()
-        right = reference.ends_with()
+            training.step()
+        return training.ends_with()
+
+    # Autograd may have threads, after which a process cannot be forked: it is not used in this one.
+    with tempfile.TemporaryDirectory() as place:
+        right = apart(undisturbed).value
         folder = _made(place, "undisturbed")
-        end = attempt(folder)  # here, so that an exception is told with its line
+        whole = apart(lambda: attempt(folder))
+        if whole.how != "returned":
+            attempt(_made(place, "again"))  # here, so that an exception is told with its line
+        end = whole.value
         noted: dict[str, Any] = {"taken": _taken(folder), "most": steps, "saved": _saved(folder)}
         if how == "in steps":
             folder = _made(place, "killed")
@@ -409,16 +444,15 @@ def _trained(answer: Any, seed: int, steps: int, every: int, how: str, dies: lis
                 return Noted(0.0, noted | {"raised": again.value})
             end = again.value
         elif how == "at lines":
-            lines = apart(lambda: attempt(_made(place, "counted"))).lines
             for number, share in enumerate(dies):
-                folder, at = _made(place, f"line {number}"), 1 + int(share * lines)
+                folder, at = _made(place, f"line {number}"), 1 + int(share * whole.lines)
                 apart(lambda folder=folder: attempt(folder), at_line=at)  # type: ignore[misc]
                 again = apart(lambda folder=folder: attempt(folder))  # type: ignore[misc]
                 if again.value != right or _taken(folder) > steps + every:
                     said = again.value if again.how == "raised" else "it ended with other numbers"
                     if again.value == right:
                         said = f"it took {_taken(folder)} steps in all"
-                    noted["line"] = {"at": at, "lines": lines, "said": said}
+                    noted["line"] = {"at": at, "lines": whole.lines, "said": said}
                     break
         return Noted(max(abs(a - b) for a, b in zip(end, right, strict=True)), noted)
 
@@ -441,7 +475,7 @@ def _saved(folder: Path) -> list[int]:
 
 @judged(
     "train", lab="13", play=_trained, silent=True,
-    called="the largest difference from the numbers of an undisturbed run: ",
+    called="the largest difference from the numbers of an undisturbed run",
 )  # fmt: skip
 def train(draw: random.Random) -> Iterator[Trial]:
     """`train(run, saved, steps, every)`: ends as without the kills."""
@@ -485,30 +519,6 @@ train.demands("at-a-line", lambda run, rank: run.noted[rank].get("line", False))
 _MUCH = 0.005  # more time than with the best interval
 
 
-def expected_time(interval: float, save: float, mtbf: float) -> float:
-    """The expected seconds of a useful second of a run that saves after each `interval` useful
-    seconds, for `save` seconds, and is interrupted on average each `mtbf` seconds, whatever
-    happened before; what follows an interruption costs the same with all intervals.
-
-    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps"
-    (2006), equation 13 with a restart of no time.
-    """
-    return mtbf * math.expm1((interval + save) / mtbf) / interval
-
-
-def best_interval(save: float, mtbf: float) -> float:
-    """The interval of which `expected_time` is least, to 12 digits: where its derivative is 0, and
-    (interval / mtbf - 1) · e^(interval / mtbf) = -e^(-save / mtbf)."""
-    low, high = 0.0, 1.0  # in units of mtbf
-    for _ in range(60):
-        middle = (low + high) / 2
-        if (middle - 1) * math.exp(middle) < -math.exp(-save / mtbf):
-            low = middle
-        else:
-            high = middle
-    return high * mtbf
-
-
 def _good_interval(answer: Any, save: float, mtbf: float) -> Any:
     got, best = answer(save, mtbf), best_interval(save, mtbf)
     if not isinstance(got, int | float) or not 0 < got < 100 * mtbf:
@@ -517,11 +527,11 @@ def _good_interval(answer: Any, save: float, mtbf: float) -> Any:
     return best if much <= _MUCH else float(got)
 
 
-@judged("interval", lab="13", play=_good_interval, called="the interval: ")
+@judged("interval", lab="13", play=_good_interval, called="the interval")
 def interval(draw: random.Random) -> Iterator[Trial]:
     """`interval(save, mtbf)`: useful seconds from one checkpoint to the next."""
-    for share in (1 / 5000, 1 / 400, 1 / 20, 1 / 3, 1.0):
-        mtbf = float(draw.randint(2, 40) * 900)
+    for share, unit in ((1 / 5000, 900), (1 / 400, 900), (1 / 20, 900), (1 / 3, 900), (1.0, 3)):
+        mtbf = float(draw.randint(10, 40) * unit)
         save = round(mtbf * share, 1)
         yield Trial(
             0, given=[(save, mtbf)], right=[Number(best_interval(save, mtbf))],
@@ -531,7 +541,7 @@ def interval(draw: random.Random) -> Iterator[Trial]:
 
 # ── survivors ────────────────────────────────────────────────────────────────────────────────
 
-_SOON, _LATER = 0.4, 4.0  # seconds of patience: where ranks are missing, and where all come
+_SOON, _LATER = 0.4, 15.0  # seconds of patience: where ranks are missing, and where all come
 
 
 def _agreed(answer: Any, role: str, punctual: Sequence[int], patience: float) -> Any:
@@ -539,18 +549,21 @@ def _agreed(answer: Any, role: str, punctual: Sequence[int], patience: float) ->
     store, watch = watched()
     watch.meet(watch.world_size)
     end: Any = []
+    took = 0.0
     if role != "dead":
         if role == "last":
             watch.come_last()
         if role == "too late":
             watch.real.wait([f"returned {rank}" for rank in punctual])
+        began = time.monotonic()
         end = answer(store, watch.rank, watch.world_size, patience)
+        took = time.monotonic() - began
         if isinstance(end, list | tuple):
             end = str(list(end))  # to be compared as a whole
         watch.real.set(f"returned {watch.rank}", b"")
     watch.leave()
     watch.meet(watch.world_size)
-    return end
+    return Noted(end, {"took": f"{took:.1f}", "patience": patience, "role": role})
 
 
 @judged("survivors", lab="13", play=_agreed, silent=True)
@@ -564,6 +577,7 @@ def survivors(draw: random.Random) -> Iterator[Trial]:
         ("4 ranks of which 2 comes after the others have gone on", 4, {2: "too late"}, _SOON),
         ("5 ranks: 1 is dead, and 0 comes too late", 5, {1: "dead", 0: "too late"}, _SOON),
         ("12 ranks of which 10 is dead", 12, {10: "dead"}, _SOON),
+        ("12 ranks of which 8 are dead", 12, dict.fromkeys(range(2, 10), "dead"), 2.0),
     ):
         on_time = [rank for rank in range(ranks) if roles.get(rank) not in ("dead", "too late")]
         each = [roles.get(rank, "there") for rank in range(ranks)]
@@ -609,11 +623,24 @@ def _never_ends(without_0: bool) -> Callable[[Run, int], Any]:
     return sign
 
 
+def _all_its_patience(run: Run, rank: int) -> Any:
+    """All have come, and it still waits; the limit is far from what a right answer takes."""
+    noted = run.noted[rank]
+    return noted["patience"] == _LATER and float(noted["took"]) > 0.8 * _LATER and noted
+
+
+def _patience_again(run: Run, rank: int) -> Any:
+    noted = run.noted[rank]
+    return float(noted["took"]) > 3.5 * noted["patience"] > 4 and noted
+
+
 survivors.fails("waits-for-all", _never_ends(without_0=False))
 survivors.fails("rank-0-decides", _never_ends(without_0=True))
 survivors.shows("disagree", _disagree)
 survivors.shows("too-few", _too_few)
 survivors.shows("counts-the-dead", _counts_the_dead)
+survivors.demands("all-its-patience", _all_its_patience)
+survivors.demands("patience-again", _patience_again)
 
 
 # ── wrong_ranks ──────────────────────────────────────────────────────────────────────────────
@@ -641,7 +668,8 @@ def wrong_ranks(draw: random.Random) -> Iterator[Trial]:
     ) -> Trial:  # fmt: skip
         mine = [wrong.get(rank, x) for rank in range(nproc)]
         given = [(Tensor.of(one, dtype, shape, strided=strided),) for one in mine]
-        return Trial(nproc, given=given, right=[sorted(wrong)] * nproc, like=like)
+        right, facts = [sorted(wrong)] * nproc, {"what": like}
+        return Trial(nproc, given=given, right=right, like=like, facts=facts)
 
     x = _numbers(draw, 4000, "float32")
     at = draw.randrange(1, 3999)
@@ -664,6 +692,9 @@ def wrong_ranks(draw: random.Random) -> Iterator[Trial]:
     lost = other(x, 4, math.nan)
     yield trial("4 ranks that all have a NaN, one of them another number wrong", 4, lost,
                 {1: other(lost, at + 1 if at > 2 else 9, 99.0)})  # fmt: skip
+    yield trial("3 ranks of which two have a NaN where one has 0", 3, lost,
+                {2: other(lost, 4, 0.0)})  # fmt: skip
+    yield trial("3 ranks, a tensor without dimensions", 3, [x[at]], {0: [x[at] + 1]}, shape=())
     few = _numbers(draw, 60, "bfloat16")
     yield trial("4 ranks, bfloat16", 4, few, {2: other(few, 30, few[30] + 0.125)}, "bfloat16",
                 (3, 4, 5))  # fmt: skip

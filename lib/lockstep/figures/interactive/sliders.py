@@ -11,6 +11,7 @@ from typing import Any
 from ...base.formatting import counted, in_one_line, percent, quantity
 from ...base.provenance import Provenance, each, simulated
 from ...base.style import COMMUNICATION, GROUPS
+from ...models import checkpoints as intervals
 from ...models import cost as costs
 from ...models import overlap as overlaps
 from ...models import pipeline as pipelines
@@ -632,12 +633,8 @@ def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Di
         saving, again = values["save"] / whole, failures * values["restart"] / whole
         return saving, 1 - interval / whole - saving - again, again
 
-    def places(values: Mapping[str, Any]) -> list[float]:
-        mtbf = _between(values)
-        return _curve(max(1.0, mtbf / 2000), 3 * mtbf, math.sqrt(2 * values["save"] * mtbf))
-
     def best(values: Mapping[str, Any]) -> float:
-        return min(places(values), key=lambda one: sum(lost(values, one)))
+        return intervals.best_interval(values["save"], _between(values))
 
     def said(values: Mapping[str, Any]) -> str:
         mtbf, at = _between(values), best(values)
@@ -651,7 +648,9 @@ def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Di
         )
 
     def drawn(values: Mapping[str, Any]) -> Chart:
-        split = {one: lost(values, one) for one in places(values)}
+        mtbf = _between(values)
+        places = _curve(max(1.0, mtbf / 2000), 3 * mtbf, best(values))
+        split = {one: lost(values, one) for one in places}
         names = ("saving", "work done again", "starting again")
         lines: dict[str, list[tuple[float, float]]] = {
             f"{name}, model": [(one / 60, 100 * part[at]) for one, part in split.items()]
@@ -670,12 +669,16 @@ def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Di
     counts = [8 * 4**k for k in range(8)]
     dials = [
         Dial.of("gpus", "GPUs", counts, gpus, lambda v: f"{v:,}"),
-        Dial.of("years", "a GPU fails each", (1, 2, 10, 30), years, lambda v: f"{v:g} years"),
+        Dial.of("years", "a GPU fails each", (1, 2, 10, 30), years, _years),
         Dial.of("save", "a checkpoint takes", (1, 5, 30, 120, 600), save, _long),
         Dial.of("restart", "to start again takes", (0, 60, 300, 600, 1800), 600, _long),
     ]
     stamps = [simulated("failures at random, by Daly's formula")]
     return Dials("How often to save", dials, {}, draw, picture, stamps)
+
+
+def _years(number: float) -> str:
+    return f"{number:g} year{'s' * (number != 1)}"
 
 
 def _between(values: Mapping[str, Any]) -> float:
