@@ -115,11 +115,12 @@ guess = "holds"
 
 # %% id="dies-claim" tags=["varies"]
 job, seen = ended["dies"]
+who = " and ".join(seen)
 lockstep.claim(
     "The others notice at once when a rank is killed.",
     guess=guess,
     verdict="holds" if after["dies"] < 0.5 else "does not hold",
-    because=f"{' and '.join(seen)} had an exception, the first of them after {after['dies']:.1f} s",
+    because=f"{who} had an exception, first after {after['dies']:.1f} s",
     stamp=lockstep.live(job),
 )
 

@@ -31,15 +31,14 @@ def apart(
     call: Callable[[], Any],
     *,
     at_line: int = 0,
-    meanwhile: Callable[[], Any] | None = None,
     libraries: bool = False,
     room: int = 0,
     kills: bool = False,
 ) -> Apart:
     """Fork, call, and wait for the end of it; what the call returns has to be picklable.
 
-    at_line: SIGKILL where the answer's line of this number begins, counted from 1; or another call,
-    `meanwhile`. libraries: lines of Python's own modules count, too. room: the bytes
+    at_line: SIGKILL where the answer's line of this number begins, counted from 1.
+    libraries: lines of Python's own modules count, too. room: the bytes
     of the largest file that may be written, as on a disk that is nearly full: a write past it
     raises OSError, or is the process's end if `kills`, when all that fits has been written.
     """
@@ -47,7 +46,7 @@ def apart(
     pid = os.fork()
     if not pid:
         os.close(reading)
-        _end_with(call, writing, at_line, meanwhile, libraries, room, kills)
+        _end_with(call, writing, at_line, libraries, room, kills)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()
@@ -59,7 +58,6 @@ def _end_with(
     call: Callable[[], Any],
     writing: int,
     at_line: int,
-    meanwhile: Callable[[], Any] | None,
     libraries: bool,
     room: int,
     kills: bool,
@@ -73,9 +71,7 @@ def _end_with(
             return None if frame.f_code.co_filename.startswith(left_out) else trace
         if event == "line":
             lines += 1
-            if lines == at_line and meanwhile:
-                meanwhile()  # nothing is traced while a trace function runs
-            elif lines == at_line:
+            if lines == at_line:
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
 

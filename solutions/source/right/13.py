@@ -113,7 +113,8 @@ class Checkpoints:
     def commit(self, step, rank, ranks, part):
         base = self.folder / str(step) / str(ranks)
         base.mkdir(parents=True, exist_ok=True)
-        (base / f"{rank}.done").unlink(missing_ok=True)
+        if (base / f"{rank}.done").exists():
+            return  # it is there, with the same bytes
         with open(base / f"{rank}.bin", "wb") as file:
             file.write(part)
             file.flush()
@@ -162,11 +163,12 @@ def train(run, saved, steps, every):
 # %% train: in-chunks
 def train(run, saved, steps, every):
     names = ["model", "optimizer", "scheduler"]
-    begin, state = saved.latest() or (0, dict[str, object]())
-    for name in names if state else ():
-        getattr(run, name).load_state_dict(state[name])
-    if state:
-        torch.default_generator.set_state(state["generator"])
+    begin = 0
+    if latest := saved.latest():
+        begin, kept = latest
+        for name in names:
+            getattr(run, name).load_state_dict(kept[name])
+        torch.default_generator.set_state(kept["generator"])
     for end in range(begin + every, steps + 1, every):
         for _ in range(every):
             run.step()
