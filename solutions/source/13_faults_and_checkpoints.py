@@ -938,7 +938,7 @@ import torch.distributed as dist
 
 def wrong_ranks(x):
     # BEGIN SOLUTION
-    bits = x.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    bits = x.cpu().flatten().view(torch.uint8).numpy().tobytes()
     sums = [None] * dist.get_world_size()
     dist.all_gather_object(sums, hashlib.sha256(bits).digest())
     ((usual, _),) = Counter(sums).most_common(1)
