@@ -567,6 +567,7 @@ class Checkpoints:
 
 
 # %% Checkpoints: copied-into-place
+# Not judged so yet.
 class Checkpoints(Parts):
     def commit(self, step, rank, ranks, part):
         new = self.folder / f"new{rank}"

@@ -231,7 +231,7 @@ def _endings(
         return
     counted, libraries = folder.copy(), how.endswith("libraries")
     lines = apart(lambda: counted.commit(*last), libraries=libraries).lines
-    every = -(-lines // (_MOST_LINES * (1 + 3 * libraries))) or 1
+    every = -(-lines // _MOST_LINES) or 1
     for at in range(1, lines + 1, every):
         copy = folder.copy()
         commit = lambda copy=copy: copy.commit(*last)  # noqa: E731
