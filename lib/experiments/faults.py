@@ -416,7 +416,7 @@ def text_of(file: Path, frames: bool = True) -> str:
     """Return what a process wrote; of a long text the first and the last part."""
     with suppress(FileNotFoundError):
         lines = file.read_text(errors="replace").strip().splitlines()
-        lines = [line for line in lines if not _HOST.match(line)]
+        lines = [line.replace("localhost", "the host") for line in lines if not _HOST.match(line)]
         text = "\n".join(line for line in lines if frames or not _FRAME.match(line))
         half = KEPT // 2
         return text if len(text) <= KEPT else f"{text[:half]}\n[…]\n{text[-half:]}"
