@@ -320,7 +320,8 @@ class Judged:
             known["report"] = run.job.report
             if run.ends:
                 known["got"], known["right"] = show_both(run.got(rank), run.right(rank))
-                if before := run.steps[rank][0].before:  # some answers take no argument
+                # Some answers take no argument, and some are called in processes of their own.
+                if before := run.steps[rank] and run.steps[rank][0].before:
                     known["had"] = show(before[self._in_place or 0])
         return WrongAnswer(mistake, self.words.say(mistake, known | more))
 
