@@ -11,7 +11,9 @@ import pytest
 from experiments import known
 from experiments.experiment import Result
 from lockstep import Trace
+from lockstep.base.formatting import milliseconds
 from lockstep.trace import Kind, summary
+from lockstep.trace.analyses.headline import headline
 from lockstep.trace.read.memory_snapshot import memory
 from recorded import DATA
 
@@ -117,6 +119,10 @@ def test_the_rank_that_slept_is_late_by_so_much_in_that_step_and_by_what_it_did(
     # later calls it comes late by that alone.
     assert 0.8 * slept < first_call.waited[0] < 1.5 * slept
     assert "read from a slow disk" in {one.name for one in first.doing}
+    said = " ".join(headline(trace.align(), found))
+    assert "On rank 1 that happens" in said
+    assert f"and the others waited {milliseconds(first.caused)} ms for it" in said
+    assert "all hosts are busy, and rank 1 comes last: the others wait" in trace.cause().because
 
 
 @pytest.mark.parametrize("name", sorted({"tensor-parallel"} & set(RECORDED)))

@@ -191,7 +191,8 @@ def _late(
     part, ranks = max(_OWN, key=more), tuple(sorted({one.rank for one in latest}))
     if part == "host_bound":
         late = _host(trace, found, latest[0], others)
-        because = f"{late.because}; {said}"
+        last = "" if late.ranks else f"all hosts are busy, and {ranks_text(ranks)} comes last: "
+        because = f"{late.because}; {last}{said}"
         if not late.word:
             return Cause("straggler", ranks, waits, because)
         return Cause(late.word, late.ranks and ranks, late.share, because)

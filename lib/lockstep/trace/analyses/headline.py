@@ -107,12 +107,15 @@ def _host(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str,
         "Python."
     )
     look = _allocates(trace, found, queue.rank) or look
+    waited = ""
+    if not isinstance(met, str) and queue.rank in met.late():
+        waited = f", and the others waited {milliseconds(met.caused()[queue.rank])} ms for it"
     return (
         f"The host holds the steps back: for {_by_how_much(found, 'host_bound')} the GPU idles "
         "because what runs next has not been launched.",
         f"On rank {queue.rank} that happens {queue.stretches:,} times, for "
         f"{milliseconds(queue.longest)} ms at most; nothing is queued for "
-        f"{percent(queue.empty / max(queue.length, 1))} of its time.",
+        f"{percent(queue.empty / max(queue.length, 1))} of its time{waited}.",
         look,
     )
 
