@@ -56,7 +56,8 @@ def of_steps(before: Values, after: Values, level: float) -> Judgement:
 
     Over how many steps neighbours are alike is (1 + r) / (1 − r), r being their autocorrelation; a
     block is 1.5 times as long. Both sides are taken to have one straight drift, which goes on from
-    one to the other. Nothing can be told where what grew may be that drift and noise; nor where
+    one to the other. What lies outside of the middle half of both sides together counts as its
+    nearest value: single steps, however long, decide nothing. Nothing can be told where what grew may be that drift and noise; nor where
     steps certainly drift and nothing grew.
     """
     found = min(len(before), len(after))
@@ -75,7 +76,7 @@ def of_steps(before: Values, after: Values, level: float) -> Judgement:
             f"cannot be told: neighbours are alike, and {found} steps make fewer than {needed} "
             f"blocks of {length:.0f}; record {math.ceil(needed * length)} steps a side, or repeats",
         )
-    chance = _chance(before, after, min(_BLOCKS, int(found / length)))
+    chance = _chance(*_middle_half(before, after), min(_BLOCKS, int(found / length)))
     if drift.explains if chance < level else drift.seen:
         return Judgement(None, drift.said)
     return Judgement(chance)
@@ -100,6 +101,12 @@ def _too_few(before: Values, after: Values, what: str, needed: int) -> str:
 def _chance(before: Values, after: Values, blocks: int) -> float:
     sides = [_medians(side, blocks) for side in (before, after)]
     return max(_permuted(*sides), _welch(*sides))
+
+
+def _middle_half(*sides: Values) -> list[Values]:
+    """Winsorize both sides by the quartiles of both together, so that the deal stays fair."""
+    quartiles = np.quantile(np.concatenate(sides), (0.25, 0.75))
+    return [side.clip(*quartiles) for side in sides]
 
 
 def _medians(values: Values, blocks: int) -> Values:
