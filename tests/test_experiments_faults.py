@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from experiments import faults, restart
+from experiments import elastic, faults, namespaces, restart
 from lockstep import recorded
 
 
@@ -105,3 +105,19 @@ def test_with_torchruns_own_store_a_second_attempt_makes_no_call(file: str) -> N
         first, second = ([one["calls"] for one in rows] for rows in job["attempts"])
         assert first == [content["killed_after"]] * 2 and second == [calls] * 2
     assert shared["exit code"] != 0 == own["exit code"]
+
+
+@pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
+def test_a_node_that_comes_is_let_in_with_a_store_for_each_attempt() -> None:
+    with namespaces.Network(2) as network:
+        found = elastic.job(network, restart.OWN_STORE, 2)
+    assert [row["ranks"] for row in found["rows"]] == [1, 2]
+    assert found["exit codes"] == [0, 0]
+
+
+def test_without_a_store_of_its_own_no_node_gets_in_and_with_one_each_does() -> None:
+    shared, own = recorded("faults/elastic-cpu-x3.json").content["jobs"]
+    assert [row["seconds"] is None for row in shared["rows"]] == [False, True]
+    assert [row["ranks"] for row in own["rows"]] == [1, 2, 3, 2, 3, 2, 3]
+    steps = [row["step"] for row in own["rows"]]
+    assert steps == sorted(steps)

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lockstep
-import namespaces
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from experiments import namespaces
 from lockstep.launch.nodes import remote, tls, transport
 from lockstep.launch.nodes.base import levels
 from lockstep.launch.nodes.credentials import Credentials

@@ -103,10 +103,10 @@ def _chance(before: Values, after: Values, blocks: int) -> float:
     return max(_permuted(*sides), _welch(*sides))
 
 
-def _middle_half(*sides: Values) -> list[Values]:
+def _middle_half(before: Values, after: Values) -> tuple[Values, Values]:
     """Winsorize both sides by the quartiles of both together, so that the deal stays fair."""
-    quartiles = np.quantile(np.concatenate(sides), (0.25, 0.75))
-    return [side.clip(*quartiles) for side in sides]
+    low, high = np.quantile(np.concatenate((before, after)), (0.25, 0.75))
+    return before.clip(low, high), after.clip(low, high)
 
 
 def _medians(values: Values, blocks: int) -> Values:

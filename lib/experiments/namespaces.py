@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO
 
 MARK = f"ls{os.getpid()}"  # in the names, so that two runs do not meet
 SUBNET = f"10.213.{os.getpid() % 250 + 1}"
@@ -45,15 +48,31 @@ class Host:
         ip("-n", self.name, "link", "set", "eth0", "up")
         ip("-n", self.name, "link", "set", "lo", "up")
 
-    def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        """Start a program there, as whoever starts programs on hosts would."""
+    def start(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        output: int | IO[str] = subprocess.PIPE,
+    ) -> subprocess.Popen[str]:
+        """Start a program there, as whoever starts programs on hosts would, with these variables
+        besides its environment's."""
         shifted = ["unshare", "--time", f"--monotonic={self._ahead}"] if self._ahead else []
         return subprocess.Popen(
             ["ip", "netns", "exec", self.name, *shifted, *command],
-            stdout=subprocess.PIPE,
+            env={**os.environ, **(variables or {})},
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
         )
+
+    def kill(self) -> None:
+        """Kill all that runs there."""
+        said = subprocess.run(
+            ["ip", "netns", "pids", self.name], capture_output=True, text=True, check=True
+        )
+        for pid in map(int, said.stdout.split()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def remove(self) -> None:
         ip("link", "del", self.name, check=False)  # a namespace stays as long as its processes
