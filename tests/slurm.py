@@ -35,7 +35,7 @@ ClusterName=lockstep
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmctldPort={ports[0]}
 SlurmctldPidFile={folder}/slurmctld.pid

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from lockstep import Slurm
 from lockstep.launch.cluster import queue
 
+ROOT = Path(__file__).parents[1]
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.timeout(300),  # agents that import PyTorch, two at a time, beside other tests
@@ -298,6 +299,54 @@ def test_a_job_that_uses_too_much_memory_is_named(cluster):
     )
     assert job.verdict.startswith(named), job.verdict
     assert "rank 1: killed by the kernel (SIGKILL), because memory ran out" in job.report
+
+
+TRAIN = """\
+import os, signal, sys
+import torch
+import torch.distributed as dist
+
+warned = []
+signal.signal(signal.SIGTERM, lambda *_: warned.append(True))
+rank, ranks = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+attempt = os.environ.get("SLURM_RESTART_COUNT", "0")
+dist.init_process_group("gloo", f"file://{os.getcwd()}/meet-{attempt}", rank=rank, world_size=ranks)
+step = int(open("saved").read()) if os.path.exists("saved") else 0
+began, last = step, 10**9 if attempt == "0" else step + 5
+while step < last:
+    leave = torch.tensor([len(warned)])
+    dist.all_reduce(leave)
+    step += 1
+    if rank == 0 and step == began + 5:
+        open(f"at-work-{attempt}", "w").write(str(began))
+    if leave.item():
+        break
+if rank == 0:
+    open("new", "w").write(str(step))
+    os.replace("new", "saved")
+    if step == last:
+        open("finished", "w").close()
+dist.barrier()
+"""
+
+
+def test_the_batch_script_of_lab_13_goes_on_where_a_warning_has_ended_it(cluster, tmp_path):
+    """Of the lab's script only the name of the program is another one."""
+    source = next((ROOT / "solutions" / "source").glob("13_*.py")).read_text(encoding="utf-8")
+    script = source.partition("# ```bash\n")[2].partition("# ```")[0].replace("\n# ", "\n")
+    script = script.removeprefix("# ").replace("srun python", f"srun {sys.executable}")
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "job.sh").write_text(script)
+    job = slurm.said(
+        *("sbatch", "--parsable", "--time=60", f"--chdir={tmp_path}", "--output=said"),
+        str(tmp_path / "job.sh"),
+    )
+    slurm.wait((tmp_path / "at-work-0").exists)
+    subprocess.run(["scancel", "--signal=TERM", job], check=True)
+    slurm.wait((tmp_path / "finished").exists, 90)
+    warned_at = int((tmp_path / "at-work-1").read_text())
+    assert warned_at >= 5  # the second attempt began where the first had left
+    assert int((tmp_path / "saved").read_text()) == warned_at + 5
 
 
 def test_a_node_that_goes_down_is_named(cluster):

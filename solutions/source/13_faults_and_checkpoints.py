@@ -1401,9 +1401,19 @@ lockstep.claim(
 #
 # About 10 minutes; a CPU is enough.
 #
-# Most ends are announced: Slurm sends SIGTERM before a time limit (`#SBATCH --signal=B:TERM@120` sends it to the batch script, which has to pass it on; without `B:` to the ranks themselves), and a
-# node that is given back gets it, too. A handler may run between any two lines, so it only notes that it came; the loop saves and leaves at the end of its step. All ranks must leave after the *same* step: the
-# signal comes to each at another moment, so they have to agree. With `#SBATCH --requeue` the job stands in the queue again, and `SLURM_RESTART_COUNT` is one higher.
+# Most ends are announced: Slurm sends SIGTERM before a time limit, if it is asked to, and a node that is given back gets it, too. A handler may run between any two lines, so it only notes
+# that it came; the loop saves and leaves at the end of its step. All ranks must leave after the *same* step: the
+# signal comes to each at another moment, so they have to agree. This is all that a batch script needs, for a program that goes on from its newest checkpoint and makes a file `finished` when it is done:
+#
+# ```bash
+# #!/bin/bash
+# #SBATCH --nodes=2 --ntasks-per-node=1
+# #SBATCH --requeue --open-mode=append --signal=TERM@120
+# srun python train.py
+# [ -e finished ] || scontrol requeue "$SLURM_JOB_ID"
+# ```
+#
+# The ranks are warned 120 seconds before the limit (`--signal=B:TERM@120` would warn the script instead, which would have to pass it on). The job then stands in the queue again, under its number, and `SLURM_RESTART_COUNT` is one higher.
 #
 # In the cell below rank 0 gets the signal in its fifth step (from itself, here). An all-reduce of the notes, with MAX, tells all ranks after each step.
 #
