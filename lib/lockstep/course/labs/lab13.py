@@ -422,8 +422,9 @@ def _trained(answer: Any, seed: int, steps: int, every: int, how: str, dies: lis
         noted: dict[str, Any] = {"taken": _taken(folder), "most": steps, "saved": _saved(folder)}
         if how == "in steps":
             folder = _made(place, "killed")
-            for step in dies:
-                apart(lambda step=step: attempt(folder, int(step)))  # type: ignore[misc]
+            for step in dies:  # after the last one it comes to its end
+                dies_in = 0 if step == math.inf else int(step)
+                apart(lambda dies_in=dies_in: attempt(folder, dies_in))  # type: ignore[misc]
             again = apart(lambda: attempt(folder))
             noted = {"taken": _taken(folder), "most": steps + every * len(dies)}
             if again.how == "raised":
@@ -471,6 +472,7 @@ def train(draw: random.Random) -> Iterator[Trial]:
         ("a process killed in step 6 of 10, saved after every second", 10, 2, "in steps", [6]),
         ("a process killed in step 2, before anything was saved", 6, 4, "in steps", [2]),
         ("a process killed twice", 11, 3, "in steps", [5, 12]),
+        ("a process killed when all was done and saved", 6, 2, "in steps", [math.inf]),
         ("a process killed at any line", 8, 2, "at lines", [draw.random() for _ in range(10)]),
     ):
         yield Trial(
@@ -516,8 +518,8 @@ def _good_interval(answer: Any, save: float, mtbf: float) -> Any:
 @judged("interval", lab="13", play=_good_interval, called="the interval")
 def interval(draw: random.Random) -> Iterator[Trial]:
     """`interval(save, mtbf)`: useful seconds from one checkpoint to the next."""
-    for share, unit in ((1 / 5000, 900), (1 / 400, 900), (1 / 20, 900), (1 / 3, 900), (1.0, 3)):
-        mtbf = float(draw.randint(10, 40) * unit)
+    for share, unit in ((1 / 5000, 900), (1 / 400, 900), (1 / 20, 900), (1 / 3, 900), (1.0, 0.3)):
+        mtbf = round(draw.randint(10, 40) * unit, 1)
         save = round(mtbf * share, 1)
         yield Trial(
             0, given=[(save, mtbf)], right=[Number(best_interval(save, mtbf))],
