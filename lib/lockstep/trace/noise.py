@@ -57,8 +57,8 @@ def of_steps(before: Values, after: Values, level: float) -> Judgement:
     Over how many steps neighbours are alike is (1 + r) / (1 − r), r being their autocorrelation; a
     block is 1.5 times as long. Both sides are taken to have one straight drift, which goes on from
     one to the other. What lies outside of the middle half of both sides together counts as its
-    nearest value: single steps, however long, decide nothing. Nothing can be told where what grew may be that drift and noise; nor where
-    steps certainly drift and nothing grew.
+    nearest value: single steps, however long, decide nothing. Nothing can be told where what grew
+    may be that drift and noise; nor where steps certainly drift and nothing grew.
     """
     found = min(len(before), len(after))
     if found < _STEPS:
