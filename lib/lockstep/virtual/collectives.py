@@ -231,7 +231,7 @@ class VirtualWork(dist.Work):
     synchronize = wait  # type: ignore[assignment]
 
     def is_completed(self) -> bool:
-        return self._device.is_done(*self._launched())
+        return self._device.answer(*self._launched())
 
     def is_success(self) -> bool:
         return self.is_completed()

@@ -7,10 +7,13 @@ would repair it.
 
 from __future__ import annotations
 
+import dis
 import linecache
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -127,6 +130,7 @@ class Race:
         the second wrote to was a tensor that the first still used), "host" (one of them is the
         program itself, on the CPU), or "pool shared" (a replay wrote where the output lies that
         another graph of its pool has made).
+    by_luck: whether the number is right all the same: they came in the program's order this time.
     first, second: their names, in the order of the program. streams: of both, in words. lines: of
         both, None where it is not known.
     """
@@ -137,6 +141,7 @@ class Race:
     streams: tuple[str, str]
     lines: tuple[SourceLine | None, SourceLine | None]
     repair: str
+    by_luck: bool = False
 
     def __str__(self) -> str:
         what = {
@@ -155,6 +160,8 @@ class Race:
             f"  second: {self.lines[1] or 'a line that is not known'}",
             f"  repair: {self.repair}",
         ]
+        if self.by_luck:
+            said.append("  number: right by luck: this time the two came in this order")
         return printable("\n".join(said))
 
 
@@ -262,6 +269,17 @@ def variable_name(frame: Any, inside: tuple[str, ...], wanted: Callable[[Any], b
                         return f"{name}{part}"
         frame = frame.f_back
     return ""
+
+
+def ignores_answer(frame: Any) -> bool:
+    """Whether the program drops what the call that it is at returns."""
+    code = _instructions(frame.f_code)
+    return next(name for offset, name in code if offset > frame.f_lasti) == "POP_TOP"
+
+
+@lru_cache(64)
+def _instructions(code: CodeType) -> list[tuple[int, str]]:
+    return [(one.offset, one.opname) for one in dis.get_instructions(code)]
 
 
 def place(frame: Any, inside: tuple[str, ...]) -> SourceLine | None:

@@ -44,12 +44,16 @@ class RaceWatch:
     ) -> None:
         self._named, self._coded, self._as_device = named, coded, as_device
         self._found: dict[Any, Race] = {}
+        self._open: list[tuple[Any, Access, Access]] = []  # pairs whose order in time is not known
+        self._shown: set[Any] = set()  # those of `_found` that have shown in a number
         self.pooled: WeakSet[Memory] = WeakSet()
         self.shared: dict[int, HostMemory] = {}
 
     @property
     def races(self) -> Races:
-        return Races(list(self._found.values()))
+        self._settle()
+        unlucky = self._shown | {key for key, _, _ in self._open}
+        return Races([replace(one, by_luck=key not in unlucky) for key, one in self._found.items()])
 
     def on_launch(self, kernel: Kernel, actor: Actor) -> None:
         """See what a kernel races with; `actor` has its task."""
@@ -68,6 +72,7 @@ class RaceWatch:
 
     def forget(self, host: Clock) -> None:
         """Forget what the host has waited for in memory of its own."""
+        self._settle()
         for address, memory in [*self.shared.items()]:
             memory.history.forget(host)
             if not memory.history.known:
@@ -88,17 +93,16 @@ class RaceWatch:
             kept.append((first, last, access))
         block.segment.left[:] = kept
 
-    def given_back(self, memory: Memory, waited_for: set[int], host: Clock) -> None:
-        """A tensor has let go of memory. waited_for: streams that it is kept for until they are
-        done with it."""
-        memory.history.forget(host)
+    def given_back(self, memory: Memory, done: Clock) -> None:
+        """A tensor has let go of memory. done: what is over before others get it."""
+        memory.history.forget(done)
         block, left = memory.block, memory.block.segment.left
         # Of one that also reached beyond this tensor's memory there is a note already.
         there = {(first, last, one.stream, one.number, one.writes) for first, last, one in left}
         for one in memory.history.known:
             first, last = block.offset + one.first, block.offset + one.last
             where = (first, last, one.stream, one.number, one.writes)
-            if one.stream not in waited_for and where not in there:
+            if where not in there:
                 left.append((first, last, one))
 
     def _use(
@@ -147,6 +151,37 @@ class RaceWatch:
         key = (old.line, new.line, old.name, new.name, old.writes, new.writes)
         if key not in self._found:
             self._found[key] = race(old, new, self._named, self._coded)
+        if key not in self._shown:
+            self._open.append((key, old, new))
+            if new.task is None or old.replayed:
+                self._settle()
+
+    def _settle(self) -> None:
+        """See in what order those that race came, of which that is known by now."""
+        still = []
+        for key, old, new in self._open:
+            order = _came_in_order(old, new)
+            if order is False:
+                self._shown.add(key)
+            elif order is None and key not in self._shown:
+                still.append((key, old, new))
+        self._open = still
+
+
+def _came_in_order(old: Access, new: Access) -> bool | None:
+    """Whether two that race came in the program's order all the same; None: not yet known."""
+    first, second = old.task, new.task
+    if old.replayed or first is None:
+        return False
+    if second is None:
+        return first.end is not None
+    if old.writes:
+        if first.end is not None:
+            return second.start is None or first.end <= second.start
+        return False if second.end is not None else None
+    if first.start is not None:
+        return second.end is None or first.start < second.end
+    return False if second.end is not None else None
 
 
 def _hold(old: Access, new: Access, task: DeviceTask) -> None:

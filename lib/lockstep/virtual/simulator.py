@@ -20,11 +20,18 @@ from ..trace import Kind, Slice, Trace
 from .backward import BackwardPasses
 from .capture import Capture, Captured
 from .costs import UNKNOWN
-from .happens_before import HOST, Clock, Order
+from .happens_before import HOST, Clock, Order, merge
 from .kernels import About, Kernel, Memory, computed
 from .memory import EVERYBODY, Allocator
 from .model import Machine
-from .race_detector import Races, SourceLine, assigned_name, place, variable_name
+from .race_detector import (
+    Races,
+    SourceLine,
+    assigned_name,
+    ignores_answer,
+    place,
+    variable_name,
+)
 from .race_watch import Actor, RaceWatch
 from .schedule import Await, DeviceTask, Marker, Record, Schedule, Unit
 
@@ -320,12 +327,16 @@ class Device:
             self.order.host_waits(clock)
         self.watch.forget(self.order.host)
 
-    def is_done(self, marker: Marker, clock: Clock) -> bool:
+    def is_done(self, marker: Marker) -> bool:
         """Whether a point has been reached by now, on the host's clock."""
         if marker.time is None:
             self.play(lambda: marker.time is not None, self.host)
-        done = marker.time is not None and marker.time <= self.host
-        if done:
+        return marker.time is not None and marker.time <= self.host
+
+    def answer(self, marker: Marker, clock: Clock) -> bool:
+        """Tell the caller's caller `is_done`: a yes orders what that does next, unless ignored."""
+        done = self.is_done(marker)
+        if done and not ignores_answer(sys._getframe(2)):
             self.order.host_waits(clock)
             self.watch.forget(self.order.host)
         return done
@@ -377,17 +388,18 @@ class Device:
 
     def release(self, memory: Memory) -> None:
         """The host has let go of the last tensor that has this memory."""
-        block = memory.block
+        block, done = memory.block, dict(self.order.host)
         others = memory.recorded - {memory.stream}
         if others and self.capture is not None and memory.block.segment.key[0] == self.capture.pool:
             self.capture.kept.append(block)
         elif others:
             waits = [self.record(stream) for stream in sorted(others)]
-            clocks = [partial(self.is_done, *point) for point in waits]
-            self.allocator.give_back(block, clocks)
+            self.allocator.give_back(block, [partial(self.is_done, marker) for marker, _ in waits])
+            for _, clock in waits:
+                merge(done, clock)
         else:
             self.allocator.give_back(block)
-        self.watch.given_back(memory, others, self.order.host)
+        self.watch.given_back(memory, done)
 
     # ── What has been seen ───────────────────────────────────────────────────────────────────
 

@@ -159,7 +159,7 @@ class Stream(StreamHandle):
         gpu.refuse_in_capture("cudaStreamQuery", self.number)
         gpu.leave_backward()
         gpu.spend("cudaStreamQuery", gpu.machine.event, Kind.LAUNCH)
-        return gpu.is_done(*gpu.record(self.number))
+        return gpu.answer(*gpu.record(self.number))
 
     def synchronize(self) -> None:
         active().synchronise([self.number], "cudaStreamSynchronize")
@@ -231,7 +231,7 @@ class Event:
         gpu = active()
         gpu.refuse_in_capture("cudaEventQuery", self._stream)
         gpu.spend("cudaEventQuery", gpu.machine.event, Kind.LAUNCH)
-        return gpu.is_done(*self._at)
+        return gpu.answer(*self._at)
 
     def synchronize(self) -> None:
         if self._at is not None:

@@ -462,7 +462,7 @@ class Dispatch(TorchDispatchMode):
         _need_values(device, "item()")
         stream = device.stream_of_call()
         device.refuse_in_capture("cudaStreamSynchronize", stream)
-        seen = torch.empty((), dtype=tensor.dtype)
+        seen = torch.empty(tensor.shape, dtype=tensor.dtype)
         self._copies.launch(tensor._inner, seen, tensor, None, stream, "aten::item", Unit.OUT, True)
         device.synchronise([stream], "cudaStreamSynchronize", "aten::item")
         return op.func(seen)
