@@ -4,12 +4,13 @@
 memory it uses, and computes on the CPU what a machine would that does one line after the other. So
 it knows, without the virtual GPU, which lines race (`races`) and what is right (`right`).
 
-    python tests/drawn_races.py 5000 [first seed]     tries as many, and shows what is judged wrongly
-    python tests/drawn_races.py = 17                  prints the program of a seed and its races
+    python tests/drawn_races.py 5000 [first seed]   tries as many; shows what is judged wrongly
+    python tests/drawn_races.py = 17                prints the program of a seed and its races
 """
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ class Order:
 
 @dataclass(eq=False)
 class Piece:
-    """A tensor. lane: the stream it was allocated on, or HOST. taint: lines that it depends on.
+    """A tensor. lane: the stream it was allocated on, or HOST. pinned: whether copies go on while
 
     ends: points that were waited for before its memory went to others.
     """
@@ -58,18 +59,22 @@ class Piece:
     lane: str
     value: torch.Tensor
     pinned: bool = False
-    taint: set[int] = field(default_factory=set)
     ends: list[int] = field(default_factory=list)
     recorded: set[str] = field(default_factory=set)
 
 
 class Use(NamedTuple):
-    """Elements [first, last) of a piece, as a line uses them."""
+    """Elements [first:last:step] of a piece, as a line uses them.
+
+    over: whether it writes whatever was there.
+    """
 
     piece: Piece
     writes: bool
     first: int
     last: int
+    over: bool = False
+    step: int = 1
 
 
 class Step(NamedTuple):
@@ -77,7 +82,7 @@ class Step(NamedTuple):
     line: int
     lane: str
     uses: Sequence[Use]
-    act: Callable[[], None]
+    act: Callable[[], object]
 
 
 @dataclass
@@ -88,8 +93,8 @@ class Graph:
     ends: list[int] = field(default_factory=list)  # of its last replay
 
 
-def whole(piece: Piece, writes: bool = False) -> Use:
-    return Use(piece, writes, 0, len(piece.value))
+def whole(piece: Piece, writes: bool = False, over: bool = False) -> Use:
+    return Use(piece, writes, 0, len(piece.value), over)
 
 
 class Program:
@@ -111,7 +116,8 @@ class Program:
         self.host: list[Piece] = []
         self.graphs: list[Graph] = []
         self.right: dict[str, torch.Tensor] = {}
-        self.observed: set[int] = set()
+        self.looks: set[int] = set()  # points at which a value is kept
+        self.silent: set[int] = set()  # points that change nothing
         self.made = 0
         self.address: dict[str, int] = {}
         self.order.add(HOST)
@@ -141,7 +147,7 @@ class Program:
         self.made += 1
         return f"{letter}{self.made}"
 
-    def do(self, lane: str, text: str, uses: Sequence[Use], act: Callable[[], None]) -> int:
+    def do(self, lane: str, text: str, uses: Sequence[Use], act: Callable[[], object]) -> int:
         """A line that uses memory on a stream or on the host. act: does it on the CPU."""
         if self.rng.random() < self.care:
             self.protect(lane, uses)
@@ -155,11 +161,10 @@ class Program:
         return line
 
     def perform(self, step: Step) -> None:
+        before = [(use.piece.value, use.piece.value.clone()) for use in step.uses if use.writes]
         step.act()
-        read = set().union(*(use.piece.taint for use in step.uses if not use.writes))
-        for use in step.uses:
-            if use.writes:
-                use.piece.taint |= read | {step.line}
+        if all(torch.equal(now, then) for now, then in before):
+            self.silent.add(step.point)
 
     def protect(self, lane: str, uses: Sequence[Use]) -> None:
         """Let a lane wait for what else would race."""
@@ -220,15 +225,18 @@ class Program:
     # ── What uses memory ─────────────────────────────────────────────────────────────────────
 
     def statement(self) -> None:
-        if self.body is None and self.rng.random() < 0.08:
-            return self.capture()
-        device = [self.add, self.add, self.add_other, self.copy_over, self.new, self.free]
-        orders = [self.noise, self.unneeded_wait]
+        kinds: dict[Callable[[], object], int] = {
+            self.add: 2, self.add_other: 1, self.copy_over: 1, self.new: 1, self.free: 1,
+        }  # fmt: skip
         if self.body is not None:
-            return self.rng.choice([*device, self.temporary, self.temporary])()
-        more = [self.look_at_any, self.look_at_any, self.free, self.new, self.item, self.to_device]
-        host = [self.to_device, self.to_host, self.to_host, self.add_on_host, self.replay]
-        self.rng.choice([*device, *orders, *more, *host, self.replay])()
+            kinds[self.temporary] = 2
+        else:
+            kinds |= {
+                self.noise: 1, self.unneeded_wait: 1, self.look_at_any: 2, self.free: 2,
+                self.new: 2, self.item: 1, self.to_device: 2, self.to_host: 2, self.add_on_host: 1,
+                self.replay: 2, self.capture: 2,
+            }  # fmt: skip
+        self.rng.choices([*kinds], [*kinds.values()])[0]()
 
     def some(self) -> tuple[str, Piece]:
         return self.rng.choice(self.lanes), self.rng.choice(self.live)
@@ -244,10 +252,9 @@ class Program:
         piece = Piece(name, lane, value)
 
         def act() -> None:
-            piece.taint.clear()
             piece.value.copy_(source.value) if source else piece.value.fill_(number)
 
-        uses = [whole(piece, True), *([whole(source)] if source else [])]
+        uses = [whole(piece, True, True), *([whole(source)] if source else [])]
         self.do(lane, f'{name} = {made}; address["{name}"] = {name}.data_ptr()', uses, act)
         self.live.append(piece)
         return piece
@@ -255,10 +262,13 @@ class Program:
     def add(self) -> None:
         lane, piece = self.some()
         number, size = self.rng.randrange(1, 1 << 30), len(piece.value)
-        first, last = self.rng.choice(((0, size), (0, size), (0, size // 2), (size // 2, size)))
-        part = f"[{first}:{last}]" if last - first < size else ""
-        act = partial(piece.value[first:last].add_, number)
-        self.do(lane, f"{piece.name}{part}.add_({number})", [Use(piece, True, first, last)], act)
+        parts = ((0, size // 2, 1), (size // 2, size, 1), (0, size, 2), (1, size, 2))
+        first, last, step = self.rng.choice((*[(0, size, 1)] * 4, *parts))
+        part = f"[{first}:{last}:{step}]" if step > 1 or last - first < size else ""
+        x = piece.value[first:last:step]
+        act = partial(x.addcmul_, x, x, value=2 * number)
+        text = f"x = {piece.name}{part}; x.addcmul_(x, x, value={2 * number}); del x"
+        self.do(lane, text, [Use(piece, True, first, last, step=step)], act)
 
     def pair(self) -> tuple[str, Piece, Piece]:
         lane, piece = self.some()
@@ -268,9 +278,14 @@ class Program:
     def add_other(self) -> None:
         lane, target, source = self.pair()
         if target is not source:
-            act = partial(target.value.add_, source.value)
-            uses = [whole(target, True), whole(source)]
-            self.do(lane, f"{target.name}.add_({source.name})", uses, act)
+            self.combine(lane, target, source)
+
+    def combine(self, lane: str, target: Piece, source: Piece) -> None:
+        """Like `add`, another number in another order."""
+        x = target.value
+        act = partial(torch.addcmul, source.value, x, x, out=x)
+        text = f"torch.addcmul({source.name}, {target.name}, {target.name}, out={target.name})"
+        self.do(lane, text, [whole(target, True), whole(source)], act)
 
     def copy_over(self) -> None:
         lane, target, source = self.pair()
@@ -278,13 +293,10 @@ class Program:
             self.copy(lane, target, source, "")
 
     def copy(self, lane: str, target: Piece, source: Piece, more: str) -> None:
-        def act() -> None:
-            target.taint.clear()
-            target.value.copy_(source.value)
-
-        uses = [whole(target, True), whole(source)]
+        uses = [whole(target, True, True), whole(source)]
         if not target.pinned and not source.pinned:  # the host's side is staged, or waited for
             uses = [one for one in uses if one.piece.lane != HOST]
+        act = partial(target.value.copy_, source.value)
         self.do(lane, f"{target.name}.copy_({source.name}{more})", uses, act)
 
     def free(self) -> None:
@@ -298,12 +310,12 @@ class Program:
         if self.rng.random() < self.care:
             for step in [*self.steps]:
                 used = any(use.piece is piece for use in step.uses)
-                if used and not self.is_ordered(step.point, piece.lane):
-                    if step.lane not in piece.recorded:
-                        if self.body is None and self.rng.random() < 0.5:
-                            self.recorded(piece, step.lane)
-                        else:
-                            self.wait(step.lane, piece.lane)
+                known = step.lane in piece.recorded or self.is_ordered(step.point, piece.lane)
+                if used and not known:
+                    if self.body is None and self.rng.random() < 0.5:
+                        self.recorded(piece, step.lane)
+                    else:
+                        self.wait(step.lane, piece.lane)
         self.emit(f"del {piece.name}")
         self.live.remove(piece)
         piece.ends = [self.order.add(lane) for lane in sorted(piece.recorded)]
@@ -326,7 +338,7 @@ class Program:
             self.live.remove(kept)
             name = kept.name
         self.right[name] = piece.value.clone()
-        self.observed |= piece.taint | {len(self.lines)}
+        self.looks.add(self.steps[-1].point)
 
     def item(self) -> None:
         """A value that the host waits for."""
@@ -382,7 +394,8 @@ class Program:
         alike = [one for one in self.live if len(one.value) == SIZES[0]]
         if not alike:
             return
-        lane, here, later = self.rng.choice(STREAMS), self.rng.choice(alike), self.rng.random() < 0.8
+        lane, here = self.rng.choice(STREAMS), self.rng.choice(alike)
+        later = self.rng.random() < 0.8
         target, source = (here, there) if inward else (there, here)
         self.copy(lane, target, source, f", non_blocking={later}")
         if not later or (not inward and not there.pinned):
@@ -417,9 +430,7 @@ class Program:
         """A tensor of the graph that goes into another one, and whose memory is used again."""
         lane, target, source = self.pair()
         made = self.new(source, lane)
-        lane = self.rng.choice(self.lanes)
-        act = partial(target.value.add_, made.value)
-        self.do(lane, f"{target.name}.add_({made.name})", [whole(target, True), whole(made)], act)
+        self.combine(self.rng.choice(self.lanes), target, made)
         if made in self.live and self.rng.random() < 0.8:
             self.free()
 
@@ -444,13 +455,16 @@ class Program:
     # ── What is known ────────────────────────────────────────────────────────────────────────
 
     def races(self) -> dict[Pair, bool]:
-        """The pairs of lines that race; whether the wrong order of the two shows in the end."""
+        """The pairs of lines that race; whether the wrong order of the two shows in the end.
+
+        It need not where one race can hide another.
+        """
         waited: dict[Piece, list[int]] = {}
         pieces = {use.piece: None for step in self.steps for use in step.uses}
-        for one, other in combinations(pieces, 2):
-            if one.ends and self.share(whole(one), whole(other)):
-                waited.setdefault(other, []).extend(one.ends)
-        found: dict[Pair, bool] = {}
+        for gone, piece in combinations(pieces, 2):
+            if gone.ends and self.share(whole(gone), whole(piece)):
+                waited.setdefault(piece, []).extend(gone.ends)
+        pairs: list[tuple[Step, Step, Use, Use]] = []
         for old, new in combinations(self.steps, 2):
             if self.order.is_before(old.point, new.point):
                 continue
@@ -462,10 +476,32 @@ class Program:
                         self.order.is_before(old.point, end) for end in waited.get(other.piece, ())
                     ):
                         continue
-                    shown = (new if one.writes else old).line in self.observed
-                    pair = old.line, new.line
-                    found[pair] = found.get(pair, False) or shown
+                    pairs.append((old, new, one, other))
+        rivals: dict[int, set[int]] = {}  # those that race with a point and write
+        for old, new, one, other in pairs:
+            rivals.setdefault(old.point, set()).update([new.point] * other.writes)
+            rivals.setdefault(new.point, set()).update([old.point] * one.writes)
+        observed = self.observed({*rivals})
+        found: dict[Pair, bool] = {}
+        for old, new, one, _ in pairs:
+            both = {old.point, new.point}
+            shown = (new if one.writes else old).point in observed and not both & self.silent
+            shown &= rivals[old.point] | rivals[new.point] <= both
+            found[old.line, new.line] = found.get((old.line, new.line), True) and shown
         return found
+
+    def observed(self, racing: set[int]) -> set[int]:
+        """The points whose results reach a value that is kept, and through none that races."""
+        reached: set[int] = set()
+        inside: dict[Piece, set[int]] = {}  # the points that a piece depends on
+        for step in self.steps:
+            found = {step.point}
+            if step.point not in racing:
+                found.update(*(inside.get(use.piece, ()) for use in step.uses if not use.over))
+            inside.update((use.piece, found) for use in step.uses if use.writes)
+            if step.point in self.looks:
+                reached |= found
+        return reached
 
     def reuse(self, one: Use, other: Use) -> bool:
         """Whether another tensor writes to memory of one that is gone."""
@@ -481,7 +517,8 @@ class Program:
 
 def conflict(one: Use, other: Use) -> bool:
     together = one.piece is other.piece and one.first < other.last and other.first < one.last
-    return together and (one.writes or other.writes)
+    apart = one.step == other.step == 2 and one.first != other.first
+    return together and not apart and (one.writes or other.writes)
 
 
 # ── Verdicts ─────────────────────────────────────────────────────────────────────────────────
@@ -498,6 +535,7 @@ class Verdict(NamedTuple):
 def judged(program: Program) -> Verdict:
     with virtual.device() as cuda:
         names: dict[str, Any] = {"cuda": cuda, "address": program.address}
+        gc.freeze()  # captures collect garbage
         exec(compile(program.source, "<drawn>", "exec"), names)
         cuda.synchronize()
         wrong = {
@@ -505,7 +543,8 @@ def judged(program: Program) -> Verdict:
             for name, right in program.right.items()
             if not torch.equal(torch.as_tensor(names[name]).cpu(), right)
         }
-        races, lucky = set(), set()
+        races: set[Pair] = set()
+        lucky: set[Pair] = set()
         for race in virtual.races():
             assert all(race.lines)
             pair = race.lines[0].number, race.lines[1].number
@@ -535,7 +574,7 @@ if __name__ == "__main__":
             print(f"{number:3} {text}")
         print(judged(drawn), drawn.races(), *mistakes(drawn), sep="\n")
         sys.exit()
-    first, wrong, racing = int((*sys.argv, 0)[2]), 0, 0
+    first, wrong, racing = int((*sys.argv, "0")[2]), 0, 0
     for seed in range(first, first + int(sys.argv[1])):
         drawn = Program(seed)
         found = mistakes(drawn)

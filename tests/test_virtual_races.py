@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import lockstep
 import pytest
-from race_programs import CASES, Case, verdict
+import torch
+from race_programs import CASES, Case, N, made, verdict
 
 RIGHT = [case for case in CASES.values() if not case.kind]
 WRONG = [case for case in CASES.values() if case.kind]
@@ -74,3 +75,50 @@ def test_the_timeline_shows_why() -> None:
     (writer,) = [one for one in slices if one.name == "mul" and one.stream != -1]
     (reader,) = [one for one in slices if one.name == "mean" and one.stream != -1]
     assert writer.start <= reader.start < reader.end <= writer.end
+
+
+@pytest.mark.parametrize(
+    ("ask", "orders"),
+    [
+        ("while not done.query(): pass", True),
+        ("while not side.query(): pass", True),
+        ("if not done.query(): done.synchronize()", True),
+        ("for _ in range(40): done.query()", False),
+        ("for _ in range(40): side.query()", False),
+        ("pass", False),
+    ],
+)
+def test_an_answer_orders_what_is_done_by_it(ask: str, orders: bool) -> None:
+    """And nothing where the program drops it; then the number is right by luck, which is said."""
+    with lockstep.virtual.device() as cuda:
+        side, done = cuda.Stream(), cuda.Event()
+        with cuda.stream(side):
+            x = torch.full((N,), 2.0, device="cuda")
+            done.record()
+        torch.zeros(1, device="cuda").item()  # until then `side` is done
+        exec(ask, {"done": done, "side": side})
+        assert (x + 1).mean().item() == 3.0
+        found = list(lockstep.virtual.races())
+    assert [race.by_luck for race in found] == ([] if orders else [True])
+    assert all("right by luck" in str(race) for race in found)
+
+
+def test_graphs_of_one_pool_that_run_at_the_same_time() -> None:
+    """A graph's own replays are in order on any streams, as CUDA has it; two graphs' are not."""
+    with lockstep.virtual.device() as cuda:
+        side, x = cuda.Stream(), made(1.0)
+        graphs, pool = [cuda.CUDAGraph(), cuda.CUDAGraph()], cuda.graph_pool_handle()
+        for graph in graphs:
+            with cuda.graph(graph, pool=pool):
+                (x * 2) + 1
+        for stream in (side, cuda.current_stream()):
+            with cuda.stream(stream):
+                graphs[0].replay()
+        assert list(lockstep.virtual.races()) == []
+        cuda.synchronize()
+        graphs[0].replay()
+        with cuda.stream(side):
+            graphs[1].replay()
+        found = list(lockstep.virtual.races())
+    assert {race.kind for race in found} == {"memory given back"}
+    assert "pools of their own" in found[0].repair

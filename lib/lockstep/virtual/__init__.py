@@ -35,10 +35,11 @@ it only reads, its start) is held back for the second, so that they come in the 
 every run. The timeline shows the operation that took so long. What raced reads when it begins and
 writes when it ends; all else cannot tell, and is computed in place at its end. So a program without
 races gives, bit for bit, what the same operations give on the CPU, and a wrong one gives a wrong
-number not now and then but always. (Where holds would wait for each other, the oldest is dropped, and
-what has been played before the second is launched stays as it was: the report then says that the
-number is right by luck.) An answer of `query` orders what the program does by it, and nothing where
-the program drops it.
+number not now and then but always. Where holds would wait for each other, the oldest is dropped,
+and what has been played before the second is launched stays as it was: then the report says that
+the number is right by luck.
+
+An answer of `query` orders what the program does after it, unless the program drops the answer.
 
 Autograd does what it does on a GPU: an operation of the backward pass runs on the stream of its
 forward operation; the pass orders its own operations; it begins after what its caller's stream

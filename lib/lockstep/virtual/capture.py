@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,6 +10,8 @@ from .happens_before import Clock, Order
 from .kernels import Extent, Kernel, Use
 from .memory import Block, Pool
 from .schedule import Marker
+
+_CAPTURES = itertools.count(1)
 
 
 class Captured(NamedTuple):
@@ -25,7 +28,7 @@ class Capture:
     """The things that the streams of a graph are told while it is captured, and their order."""
 
     def __init__(self, pool: Pool, origin: int) -> None:
-        self.pool, self.origin = pool, origin
+        self.pool, self.origin, self.number = pool, origin, next(_CAPTURES)
         self.streams: set[int] = {origin}
         self.items: list[Captured] = []
         self.order = Order()
@@ -36,8 +39,8 @@ class Capture:
     def launch(self, stream: int, kernel: Kernel) -> None:
         self.order.launch(stream)
         uses = [
-            Use(Extent(memory.history, memory.base, memory.nbytes, memory.segment), view, writes)
-            for memory, view, writes in kernel.uses
+            Use(Extent(one.history, one.owner, one.base, one.nbytes, one.segment), view, writes)
+            for one, view, writes in kernel.uses
         ]
         self.items.append(Captured(stream, kernel=replace(kernel, uses=uses)))
 

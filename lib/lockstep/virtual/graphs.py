@@ -17,7 +17,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .capture import Capture, Captured
+from .happens_before import Clock
 from .memory import Pool
+from .schedule import Marker
 from .streams import Stream, StreamContext, active, empty_cache, synchronize
 
 _POOLS = itertools.count(1)
@@ -42,6 +44,7 @@ class CUDAGraph:
         self._capture: Capture | None = None
         self._pool: Pool | None = None
         self._branches: dict[int, int] = {}
+        self._replayed: tuple[Marker, Clock] | None = None  # the end of the last replay
         self._watch: Any = None  # of optimizers, while capturing
 
     def capture_begin(
@@ -96,7 +99,7 @@ class CUDAGraph:
     def replay(self) -> None:
         if self._items is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        active().replay(self._items, self._branches)
+        self._replayed = active().replay(self._items, self._branches, self._replayed)
 
     def reset(self) -> None:
         if self._items is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -9,10 +10,12 @@ from typing import NamedTuple, Protocol
 import torch
 
 from ..trace import Collective, Kind
-from .memory import Block
-from .race_detector import Access, History, SourceLine
+from .memory import EVERYBODY, Block
+from .race_detector import NOBODY, Access, History, Owned, SourceLine
 from .schedule import DeviceTask, Meeting, Unit
 from .work import Computation
+
+_TENSORS = itertools.count(1)
 
 
 class Owner(Protocol):
@@ -27,9 +30,11 @@ class Owner(Protocol):
 class Memory:
     """A block of device memory that a tensor and its views share."""
 
-    def __init__(self, device: Owner, block: Block, nbytes: int, stream: int) -> None:
+    def __init__(self, device: Owner, block: Block, nbytes: int, stream: int, graph: int) -> None:
         self.device, self.block, self.nbytes, self.stream = device, block, nbytes, stream
-        self.history = History()
+        pooled = block.segment.key[0] != EVERYBODY
+        self.history = block.segment.history if pooled else History()
+        self.owner = Owned(graph, next(_TENSORS))
         self.recorded: set[int] = set()  # other streams that record_stream named
         self.made_in = (0, stream)  # the backward pass, and the stream, that wrote to it last
         self.overwritten: Access | None = None  # by a replay, for a tensor that was there before
@@ -63,8 +68,8 @@ class Memory:
 class Use(NamedTuple):
     """A tensor's memory as an operation uses it.
 
-    All three kinds have a history of who used them, a base and a length in bytes, and the id of
-    their segment, which is 0 of the host's.
+    All three kinds have a history of who used them, an owner, a base and a length in bytes, and the
+    id of their segment, which is 0 of the host's.
     """
 
     memory: Memory | HostMemory | Extent
@@ -106,6 +111,7 @@ class HostMemory:
 
     tensor: torch.Tensor  # which keeps it
     history: History = field(default_factory=History)
+    owner: Owned = NOBODY
     base: int = 0
     segment: int = 0
 
@@ -119,6 +125,7 @@ class Extent:
     """A piece of memory that does not keep it: captured kernels know addresses, not tensors."""
 
     history: History
+    owner: Owned
     base: int
     nbytes: int
     segment: int

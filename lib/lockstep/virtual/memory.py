@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from .memory_history import MemoryHistory
+from .race_detector import Access, History
 
 KIB, MIB = 1 << 10, 1 << 20
 LEAST, SMALL, SMALL_SEGMENT = 512, MIB, 2 * MIB
@@ -32,14 +33,19 @@ _FAR = 1 << 46
 
 @dataclass(eq=False)
 class Segment:
-    """Memory that the allocator took from the device at once. left: what others did there last."""
+    """Memory that the allocator took from the device at once.
+
+    left: what tensors that are gone did there. history: what is done there, in a pool of graphs,
+    whose tensors lie at the same addresses again and again.
+    """
 
     storage: torch.UntypedStorage
     address: int
     size: int
     key: tuple[Pool, int, bool]  # pool, stream, small
     blocks: list[Block] = field(default_factory=list)  # by offset
-    left: list[tuple[int, int, Any]] = field(default_factory=list)  # from, to, an access
+    left: list[Access] = field(default_factory=list)
+    history: History = field(default_factory=History)
 
 
 @dataclass(eq=False)

@@ -46,13 +46,22 @@ class SourceLine(NamedTuple):
         return f"{where}: {self.text}" if self.text else where
 
 
+class Owned(NamedTuple):
+    """The owner of memory: a tensor's number, and the number of the capture that made it, or 0."""
+
+    graph: int
+    number: int
+
+
+NOBODY = Owned(0, 0)
+
+
 @dataclass(eq=False, slots=True)
 class Access:
-    """The access of one operation to some memory: bytes [first, last) of it, by `view`.
+    """The access of one operation to some memory: bytes [first, last) of its segment, by `view`.
 
-    stream: HOST for the host itself. number: of the operation on its stream. past: whether it was
-    to a tensor that had this memory before. replayed: whether a graph did it, to memory that it
-    shares with other graphs.
+    stream: HOST for the host itself. number: of the operation on its stream. owner: of the memory
+    then. replayed: whether a graph overwrote by it what another graph of its pool has put out.
     """
 
     task: DeviceTask | None
@@ -64,36 +73,37 @@ class Access:
     view: torch.Tensor
     writes: bool
     line: SourceLine | None
-    past: bool = False
+    owner: Owned
     replayed: bool = False
+
+    def is_past(self, new: Access) -> bool:
+        """Whether this was to a tensor that had the memory before."""
+        return self.owner != new.owner
 
 
 class History:
-    """The accesses to one piece of memory that something could still race with."""
+    """The accesses to some memory that something could still race with."""
 
     __slots__ = ("known",)
 
     def __init__(self) -> None:
         self.known: list[Access] = []
 
-    def add(self, new: Access, clock: Clock, whole: bool) -> list[Access]:
-        """Remember an access; what it races with. clock: what is done before it.
-
-        whole: whether it is to all of the memory, so that a write makes all before it forgotten.
-        """
+    def add(self, new: Access, clock: Clock) -> list[Access]:
+        """Remember an access; what it races with. clock: what is done before it."""
         against, kept = [], []
+        first, last, stream, writes = new.first, new.last, new.stream, new.writes
         for old in self.known:
-            ordered = old.stream == new.stream or clock.get(old.stream, 0) >= old.number
+            if old.last <= first or last <= old.first:
+                kept.append(old)
+                continue
+            ordered = old.stream == stream or clock.get(old.stream, 0) >= old.number
             # What a new tensor holds before it is written to was never promised to be anything.
-            matters = new.writes or (old.writes and not old.past)
+            matters = writes or (old.writes and not old.is_past(new))
             if matters and not ordered and _overlap(old, new):
                 against.append(old)
-            same = old.first == new.first and old.last == new.last
-            forgotten = ordered and (
-                (new.writes and (whole or same))
-                or (not new.writes and not old.writes and same and old.stream == new.stream)
-            )
-            if not forgotten:
+            instead = ordered and (writes or (not old.writes and old.stream == stream))
+            if not (instead and _covers(new, old)):
                 kept.append(old)
         self.known = [*kept, new]
         return against
@@ -103,11 +113,18 @@ class History:
         self.known = [one for one in self.known if host.get(one.stream, 0) < one.number]
 
 
+def _covers(new: Access, old: Access) -> bool:
+    """Whether all that the old access was to is used by the new one."""
+    a, b = new.view, old.view
+    if a.is_contiguous():
+        return new.first <= old.first and old.last <= new.last
+    same = a.shape == b.shape and a.stride() == b.stride() and a.dtype == b.dtype
+    return same and new.first == old.first
+
+
 def _overlap(old: Access, new: Access) -> bool:
-    if old.last <= new.first or new.last <= old.first:
-        return False
     a, b = old.view, new.view
-    if old.past or new.past or (a.is_contiguous() and b.is_contiguous()):
+    if old.is_past(new) or (a.is_contiguous() and b.is_contiguous()):
         return True
     if a.dtype != b.dtype or max(old.last, new.last) > _EXACT * a.element_size():
         return True
@@ -195,7 +212,7 @@ def race(old: Access, new: Access, named: Callable[[int], str], code: Callable[[
     """
     if old.replayed:
         kind = "pool shared"
-    elif old.past:
+    elif old.is_past(new):
         kind = "memory given back"
     elif HOST in (old.stream, new.stream):
         kind = "host"
@@ -208,6 +225,11 @@ def race(old: Access, new: Access, named: Callable[[int], str], code: Callable[[
             "replay the graphs of one pool in the order in which they were captured and read their "
             f"outputs before the next round, or clone what {new.name} reads{second} before the "
             "other graph is replayed"
+        )
+    elif kind == "memory given back" and 0 != old.owner.graph != new.owner.graph != 0:
+        repair = (
+            f"capture the two graphs with pools of their own, or let {other} wait for {one}: "
+            "graphs of one pool must not run at the same time"
         )
     elif kind == "memory given back":
         repair = (

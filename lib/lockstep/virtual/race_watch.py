@@ -81,58 +81,44 @@ class RaceWatch:
     def given_out(self, memory: Memory, host: Clock) -> None:
         """A tensor has got memory: what others did there last may race with what it does."""
         block, kept = memory.block, []
-        for first, last, access in block.segment.left:
-            if host.get(access.stream, 0) >= access.number:
-                continue
-            if first < block.offset + block.size and block.offset < last:
-                start, end = first - block.offset, last - block.offset
-                past = replace(access, first=start, last=end, past=True, replayed=False)
-                memory.history.known.append(past)
-                if block.offset <= first and last <= block.offset + block.size:
-                    continue
-            kept.append((first, last, access))
+        start, end = block.offset, block.offset + block.size
+        for one in block.segment.left:
+            if host.get(one.stream, 0) < one.number:
+                kept += [*_cut(one, 0, start), *_cut(one, end, one.last)]
+                memory.history.known += _cut(one, start, end)
         block.segment.left[:] = kept
 
     def given_back(self, memory: Memory, done: Clock) -> None:
         """A tensor has let go of memory. done: what is over before others get it."""
-        memory.history.forget(done)
-        block, left = memory.block, memory.block.segment.left
-        # Of one that also reached beyond this tensor's memory there is a note already.
-        there = {(first, last, one.stream, one.number, one.writes) for first, last, one in left}
-        for one in memory.history.known:
-            first, last = block.offset + one.first, block.offset + one.last
-            where = (first, last, one.stream, one.number, one.writes)
-            if where not in there:
-                left.append((first, last, one))
+        if memory.history is not memory.block.segment.history:
+            memory.history.forget(done)
+            memory.block.segment.left.extend(memory.history.known)
 
     def _use(
         self, memory: Memory | HostMemory | Extent, view: torch.Tensor, writes: bool, actor: Actor
     ) -> Sequence[tuple[Access, Access]]:
         size = view.element_size()
-        first = int(view.storage_offset()) * size - memory.base
-        contiguous = view.is_contiguous()
+        first = int(view.storage_offset()) * size
         extent = view.numel()
-        if extent and not contiguous:
+        if extent and not view.is_contiguous():
             extent = sum((n - 1) * s for n, s in zip(view.shape, view.stride(), strict=True)) + 1
         last = first + extent * size
         name, stream, number, clock, line, task = actor
-        new = Access(task, name, stream, number, first, last, view, writes, line)
-        whole = contiguous and first == 0 and last >= memory.nbytes
+        new = Access(task, name, stream, number, first, last, view, writes, line, memory.owner)
         if self.pooled:
             self._share_pool(memory, new)
-        return [(old, new) for old in memory.history.add(new, clock, whole)]
+        return [(old, new) for old in memory.history.add(new, clock)]
 
     def _share_pool(self, memory: Memory | HostMemory | Extent, new: Access) -> None:
         """See a replay overwrite what another graph of its pool has put out, and who reads it."""
         for other in self.pooled:
-            if other is memory or other.history is memory.history:
+            if other.owner == memory.owner:
                 if new.writes:
                     other.overwritten = None
                 elif other.overwritten is not None:
                     self._note(other.overwritten, new)
             elif isinstance(memory, Extent) and new.writes:
-                begins, ends = memory.base + new.first, memory.base + new.last
-                is_there = begins < other.base + other.nbytes and other.base < ends
+                is_there = new.first < other.base + other.nbytes and other.base < new.last
                 if other.segment == memory.segment and is_there:
                     other.overwritten = replace(new, replayed=True)
 
@@ -166,6 +152,12 @@ class RaceWatch:
             elif order is None and key not in self._shown:
                 still.append((key, old, new))
         self._open = still
+
+
+def _cut(access: Access, first: int, last: int) -> list[Access]:
+    """The part of an access that lies in bytes [first, last), if any."""
+    first, last = max(access.first, first), min(access.last, last)
+    return [replace(access, first=first, last=last)] if first < last else []
 
 
 def _came_in_order(old: Access, new: Access) -> bool | None:

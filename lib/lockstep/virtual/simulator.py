@@ -248,14 +248,19 @@ class Device:
 
     # ── Graphs ───────────────────────────────────────────────────────────────────────────────
 
-    def replay(self, items: Sequence[Captured], branches: dict[int, int]) -> None:
-        """Launch all that was captured at once; branches: captured stream → the graph's own.
+    def replay(
+        self, items: Sequence[Captured], branches: dict[int, int], last: tuple[Marker, Clock] | None
+    ) -> tuple[Marker, Clock]:
+        """Launch all that was captured at once, and say when it is over.
 
-        What the origin was told goes to the current stream (-1).
+        branches: captured stream → the graph's own; what the origin was told goes to the current
+        stream (-1). last: the end of its last replay, which CUDA has this one wait for.
         """
         self.refuse_in_capture("cudaGraphLaunch")
         self.leave_backward()
         machine, current = self.machine, self.current
+        if last is not None:
+            self.wait(current, *last)
         nodes = sum(item.kernel is not None for item in items)
         self._correlation += 1
         called = self.host
@@ -280,6 +285,7 @@ class Device:
                 marker, clock = points[item.wait]
                 self.order.wait(stream, clock)
                 self.schedule.add(stream, Await(marker, ready))
+        return self.record(current)
 
     # ── The host waits ───────────────────────────────────────────────────────────────────────
 
@@ -376,11 +382,11 @@ class Device:
 
     def take(self, nbytes: int, stream: int) -> Memory:
         capture = self.capture
-        pool = EVERYBODY
+        pool, graph = EVERYBODY, 0
         if capture is not None and stream in capture.streams:
-            pool = capture.pool
+            pool, graph = capture.pool, capture.number
         block = self.allocator.take(nbytes, stream, pool)
-        memory = Memory(self, block, nbytes, stream)
+        memory = Memory(self, block, nbytes, stream, graph)
         if pool != EVERYBODY:
             self.watch.pooled.add(memory)
         self.watch.given_out(memory, self.order.host)

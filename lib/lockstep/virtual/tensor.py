@@ -205,7 +205,7 @@ class _Copies:
                 target.fill_(torch.nan)  # so that nobody takes it for a result
         pinned = self.is_pinned(target)
         waits = not (later and pinned)
-        host = None if waits else target
+        host = target if pinned else None
         self.launch(source._inner, target, source, host, stream, operator, Unit.OUT, pinned)
         if waits:
             self._device.synchronise([stream], "cudaStreamSynchronize")
@@ -222,7 +222,7 @@ class _Copies:
             with device.as_device():
                 staged = staged.clone()
         waits = not (later and pinned)
-        host = None if waits else source
+        host = source if pinned else None
         self.launch(staged, target._inner, target, host, stream, operator, Unit.IN, pinned)
         if waits and not (later or (source.nbytes < _PAGE and source.dim() == 0)):
             device.synchronise([stream], "cudaStreamSynchronize")
