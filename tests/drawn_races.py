@@ -112,6 +112,7 @@ class Program:
         self.lanes: Sequence[str] = STREAMS
         self.points: dict[str, int] = {}  # of events
         self.live: list[Piece] = []
+        self.gone: list[Piece] = []
         self.fixed: set[Piece] = set()  # what a graph uses, or what is looked at in the end
         self.host: list[Piece] = []
         self.graphs: list[Graph] = []
@@ -125,7 +126,7 @@ class Program:
         for _ in range(2):
             self.new()
             self.new_on_host()
-        for _ in range(self.rng.randint(8, 26)):
+        for _ in range(self.rng.randint(10, 30)):
             self.statement()
         self.synchronize()
         for piece in (*self.live, *self.host):
@@ -232,20 +233,20 @@ class Program:
             kinds[self.temporary] = 2
         else:
             kinds |= {
-                self.noise: 1, self.unneeded_wait: 1, self.look_at_any: 2, self.free: 2,
-                self.new: 2, self.item: 1, self.to_device: 2, self.to_host: 2, self.add_on_host: 1,
-                self.replay: 2, self.capture: 2,
+                self.noise: 1, self.unneeded_wait: 1, self.look_at_any: 2, self.free: 3,
+                self.new: 1, self.item: 1, self.to_device: 2, self.to_host: 3, self.add_on_host: 1,
+                self.replay: 2, self.capture: 1,
             }  # fmt: skip
         self.rng.choices([*kinds], [*kinds.values()])[0]()
 
     def some(self) -> tuple[str, Piece]:
         return self.rng.choice(self.lanes), self.rng.choice(self.live)
 
-    def new(self, source: Piece | None = None, lane: str = "") -> Piece:
+    def new(self, source: Piece | None = None, lane: str = "", size: int = 0) -> Piece:
         lane = lane or self.rng.choice(self.lanes)
         name, number = self.name("t"), self.rng.randrange(1, 1 << 30)
         if source is None:
-            value = torch.zeros(self.rng.choice(SIZES), dtype=torch.int64)
+            value = torch.zeros(size or self.rng.choice(SIZES), dtype=torch.int64)
             made = f'torch.full(({len(value)},), {number}, device="cuda")'
         else:
             value, made = torch.zeros_like(source.value), f"{source.name}.clone()"
@@ -263,7 +264,7 @@ class Program:
         lane, piece = self.some()
         number, size = self.rng.randrange(1, 1 << 30), len(piece.value)
         parts = ((0, size // 2, 1), (size // 2, size, 1), (0, size, 2), (1, size, 2))
-        first, last, step = self.rng.choice((*[(0, size, 1)] * 4, *parts))
+        first, last, step = self.rng.choice(((0, size, 1), (0, size, 1), *parts))
         part = f"[{first}:{last}:{step}]" if step > 1 or last - first < size else ""
         x = piece.value[first:last:step]
         act = partial(x.addcmul_, x, x, value=2 * number)
@@ -318,7 +319,10 @@ class Program:
                         self.wait(step.lane, piece.lane)
         self.emit(f"del {piece.name}")
         self.live.remove(piece)
+        self.gone.append(piece)
         piece.ends = [self.order.add(lane) for lane in sorted(piece.recorded)]
+        if self.rng.random() < 0.6:
+            self.new(lane=piece.lane, size=self.rng.choice((len(piece.value), SIZES[0])))
 
     def recorded(self, piece: Piece, lane: str) -> None:
         self.emit(f"{piece.name}.record_stream({lane})")
@@ -459,28 +463,18 @@ class Program:
 
         It need not where one race can hide another.
         """
-        waited: dict[Piece, list[int]] = {}
-        pieces = {use.piece: None for step in self.steps for use in step.uses}
-        for gone, piece in combinations(pieces, 2):
-            if gone.ends and self.share(whole(gone), whole(piece)):
-                waited.setdefault(piece, []).extend(gone.ends)
         pairs: list[tuple[Step, Step, Use, Use]] = []
         for old, new in combinations(self.steps, 2):
             if self.order.is_before(old.point, new.point):
                 continue
             for one in old.uses:
                 for other in new.uses:
-                    if not (conflict(one, other) or self.reuse(one, other)):
-                        continue
-                    if one.piece is not other.piece and any(
-                        self.order.is_before(old.point, end) for end in waited.get(other.piece, ())
-                    ):
-                        continue
-                    pairs.append((old, new, one, other))
-        rivals: dict[int, set[int]] = {}  # those that race with a point and write
-        for old, new, one, other in pairs:
-            rivals.setdefault(old.point, set()).update([new.point] * other.writes)
-            rivals.setdefault(new.point, set()).update([old.point] * one.writes)
+                    if conflict(one, other) or self.reuse(one, other, old.point):
+                        pairs.append((old, new, one, other))
+        rivals: dict[int, set[int]] = {}
+        for old, new, _, _ in pairs:
+            rivals.setdefault(old.point, set()).add(new.point)
+            rivals.setdefault(new.point, set()).add(old.point)
         observed = self.observed({*rivals})
         found: dict[Pair, bool] = {}
         for old, new, one, _ in pairs:
@@ -503,16 +497,28 @@ class Program:
                 reached |= found
         return reached
 
-    def reuse(self, one: Use, other: Use) -> bool:
-        """Whether another tensor writes to memory of one that is gone."""
-        return one.piece is not other.piece and other.writes and self.share(one, other)
+    def reuse(self, one: Use, other: Use, point: int) -> bool:
+        """Whether another tensor writes to memory of one that is gone.
 
-    def share(self, one: Use, other: Use) -> bool:
-        """Whether the two lie at the same addresses."""
-        if HOST in (one.piece.lane, other.piece.lane):
+        point: of the use of the first. Memory that was waited for before it was given out again is
+        in order.
+        """
+        different = one.piece is not other.piece and HOST not in (one.piece.lane, other.piece.lane)
+        if not (different and other.writes):
             return False
-        a, b = self.address[one.piece.name], self.address[other.piece.name]
-        return a + 8 * one.first < b + 8 * other.last and b + 8 * other.first < a + 8 * one.last
+        common = self.places(one) & self.places(other)
+        for gone in self.gone:
+            if gone is other.piece:
+                break
+            if common and any(self.order.is_before(point, end) for end in gone.ends):
+                common -= self.places(whole(gone))
+        return bool(common)
+
+    def places(self, use: Use) -> set[int]:
+        """The memory of the device that a use is of, in pieces of 512 bytes."""
+        address = self.address[use.piece.name]
+        first, last = (address + 8 * use.first) >> 9, (address + 8 * use.last) >> 9
+        return {*range(first, max(last, first + 1))}
 
 
 def conflict(one: Use, other: Use) -> bool:

@@ -122,3 +122,28 @@ def test_graphs_of_one_pool_that_run_at_the_same_time() -> None:
         found = list(lockstep.virtual.races())
     assert {race.kind for race in found} == {"memory given back"}
     assert "pools of their own" in found[0].repair
+
+
+def test_an_answer_of_no_orders_nothing() -> None:
+    with lockstep.virtual.device() as cuda:
+        side, done = cuda.Stream(), cuda.Event()
+        with cuda.stream(side):
+            cuda._sleep(1_000_000)
+            x = made(2.0)
+            done.record()
+        if done.query():
+            raise AssertionError
+        assert (x + 1).mean().item() != 3.0
+        assert [race.by_luck for race in lockstep.virtual.races()] == [False]
+
+
+def test_a_strided_write_leaves_what_is_between_to_race() -> None:
+    with lockstep.virtual.device() as cuda:
+        side, x = cuda.Stream(), made(1.0)
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            x.add_(1)
+            x[::2].add_(1)
+        x[1::2].add_(1)
+        (race,) = lockstep.virtual.races()
+    assert race.kind == "write after write"
