@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lockstep
+import numpy as np
 import pytest
 import torch
 from lockstep import virtual
@@ -624,3 +625,59 @@ def test_machines(machine: str) -> None:
         assert torch.ones(5, device="cuda").sum().item() == 5
         assert cuda.get_device_name() == f"virtual {machine}"
     assert machine in str(virtual.MACHINES[machine])
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [0, 2],
+        [-1],
+        [],
+        [True, False, True],
+        ([0, 2], [1, 3]),
+        [[0, 1], [1, 2]],
+        (slice(None), [0, 1]),
+        (..., [3]),
+        np.array([2, 0]),
+        torch.tensor([1]),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+def test_indices_of_the_host(cuda: Any, index: Any) -> None:
+    plain = torch.arange(12.0).view(3, 4)
+    x = plain.to("cuda")
+    assert torch.equal(x[index].cpu(), plain[index])
+    x[index] = plain[index] = 50.0
+    assert torch.equal(x.cpu(), plain)
+
+
+def test_a_copy_to_the_host_takes_its_time_without_values() -> None:
+    spent = []
+    for values in (True, False):
+        with virtual.device(values=values) as cuda:
+            x = torch.zeros(1 << 20, device="cuda")
+            cuda.synchronize()
+            before = virtual.perf_counter()
+            x.cpu()
+            spent.append(virtual.perf_counter() - before)
+    assert spent[0] == spent[1] > 100e-6
+
+
+def test_a_launch_keeps_the_numbers_of_the_host(cuda: Any) -> None:
+    number, place = torch.tensor(2.0), torch.tensor([1])
+    x = torch.arange(4.0, device="cuda")
+    y, z = x * number, x[place]
+    number.fill_(9), place.fill_(3)
+    assert (y[1].item(), z.item()) == (2.0, 1.0)
+
+
+def test_rms_norm_without_a_weight() -> None:
+    given = torch.randn(4, 8)
+    expected = given.clone().requires_grad_()
+    nn.functional.rms_norm(expected, (8,)).square().sum().backward()
+    with virtual.device():
+        x = given.to("cuda").requires_grad_()
+        nn.functional.rms_norm(x, (8,)).square().sum().backward()
+        assert x.grad is not None and expected.grad is not None
+        torch.testing.assert_close(x.grad.cpu(), expected.grad)

@@ -240,13 +240,10 @@ def test_a_race_inside_of_a_graph_is_found(cuda: Any) -> None:
     "run",
     [
         lambda x, cuda: x.sum().item(),
-        lambda x, cuda: x.cpu(),
-        lambda x, cuda: print(x),
         lambda x, cuda: x.nonzero(),
         lambda x, cuda: cuda.synchronize(),
         lambda x, cuda: cuda.current_stream().synchronize(),
         lambda x, cuda: cuda.current_stream().query(),
-        lambda x, cuda: x.add_(torch.ones(8).to("cuda")),
         lambda x, cuda: bool((x > 0).all()),
     ],
 )
@@ -260,6 +257,61 @@ def test_what_makes_the_host_wait_cannot_be_captured(cuda: Any, run: Callable[..
         graph.replay()
     assert not cuda.is_current_stream_capturing()
     assert x.sum().item() == 8.0  # the device can be used on
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda x, cuda: x.cpu(), "unless the CPU tensor is pinned"),
+        (lambda x, cuda: print(x), "unless the CPU tensor is pinned"),
+        (lambda x, cuda: x.add_(torch.ones(8).to("cuda")), "unless the CPU tensor is pinned"),
+        (lambda x, cuda: x[[0, 1]], "unless the CPU tensor is pinned"),
+        (lambda x, cuda: x[torch.tensor([0, 1])], "unless the CPU tensor is pinned"),
+        (lambda x, cuda: x.__setitem__([0, 1], 2.0), "unless the CPU tensor is pinned"),
+        (lambda x, cuda: torch.manual_seed(1), "set_current_seed during CUDA graph capture"),
+        (lambda x, cuda: cuda.manual_seed(1), "set_current_seed during CUDA graph capture"),
+    ],
+)
+def test_what_pytorch_itself_refuses_says_so_in_its_words(
+    cuda: Any, run: Callable[..., Any], words: str
+) -> None:
+    """PyTorch 2.11's; CUDA is not asked, and the capture goes on."""
+    x, graph = torch.ones(8, device="cuda"), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        x.mul_(2)
+        with pytest.raises(RuntimeError, match=words):
+            run(x, cuda)
+    graph.replay()
+    assert x.mean().item() == 2.0
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_stream_that_was_not_forked(cuda: Any, mode: str) -> None:
+    """Its work is done at once, and is not in the graph; new memory for it ends the capture."""
+    x, side = torch.ones(8, device="cuda"), cuda.Stream()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph, capture_error_mode=mode), cuda.stream(side):
+        x.add_(1)
+    side.synchronize()
+    assert x.mean().item() == 2.0
+    graph.replay()
+    assert x.mean().item() == 2.0
+    refused = ""
+    try:
+        with cuda.graph(cuda.CUDAGraph(), capture_error_mode=mode), cuda.stream(side):
+            torch.zeros(8, device="cuda")
+    except RuntimeError as error:
+        refused = str(error)
+    assert ("cudaMalloc" in refused) == (mode != "relaxed")
+
+
+def test_a_number_of_the_host_is_what_it_was_at_the_capture(cuda: Any) -> None:
+    x, host, number = torch.ones(8, device="cuda"), torch.tensor(2.0), 3.0
+    graph, y = captured(cuda, lambda: x * host + number)
+    host.fill_(50)
+    number = 70.0
+    graph.replay()
+    assert y.mean().item() == 5.0
 
 
 def test_a_stream_that_is_not_joined_is_refused(cuda: Any) -> None:

@@ -62,8 +62,9 @@ def rms_norm_backward(
     across = tuple(range(given.dim() - len(shape), given.dim()))
     normed = given * rstd
     to_given = (scaled - normed * (scaled * normed).mean(across, keepdim=True)) * rstd
-    to_weight = (grad * normed).sum(rows) if weight is not None else torch.zeros(())
-    return to_given.to(given.dtype), to_weight.to(given.dtype)
+    if weight is None:
+        return (to_given.to(given.dtype),)
+    return to_given.to(given.dtype), (grad * normed).sum(rows).to(given.dtype)
 
 
 def rms_norm_shapes(given: Any, shape: Any, weight: Any, eps: float | None) -> Any:

@@ -83,7 +83,7 @@ class Allocator:
         self.history: MemoryHistory | None = None
 
     def take(self, nbytes: int, stream: int, pool: Pool = EVERYBODY) -> Block:
-        size = max(math.ceil(nbytes / LEAST), 1) * LEAST
+        size = _rounded(nbytes)
         self._end_waiting()
         small = size <= SMALL
         key = (pool, stream, small)
@@ -95,6 +95,11 @@ class Allocator:
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         block.frames = self._note("alloc", block.requested, block.segment, block.address)
         return block
+
+    def fits(self, nbytes: int, stream: int) -> bool:
+        """Whether a tensor of everybody's pool needs no new segment."""
+        size = _rounded(nbytes)
+        return self._fitting((EVERYBODY, stream, size <= SMALL), size) is not None
 
     def give_back(self, block: Block, unless: Sequence[Callable[[], bool]] = ()) -> None:
         """Free a block: now, or, of one that other streams use, when all of `unless` say so."""
@@ -215,3 +220,7 @@ class Allocator:
                 else:
                     still.append((block, unless))
             self.waiting = still
+
+
+def _rounded(nbytes: int) -> int:
+    return max(math.ceil(nbytes / LEAST), 1) * LEAST

@@ -304,6 +304,15 @@ class Device:
                 f"CUDA error: operation not permitted when stream is capturing ({what})"
             )
 
+    def refuse_unpinned(self, stream: int) -> None:
+        """As PyTorch 2.11, in its words; the capture itself is not harmed."""
+        if self.capture is not None and stream in self.capture.streams:
+            raise RuntimeError(
+                "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU "
+                "tensor is pinned. Please use tensor.pin_memory() or allocate the tensor with "
+                "pin_memory=True."
+            )
+
     def synchronise(
         self, streams: Iterable[int], call: str, operator: str = "", at_least: float = 0.0
     ) -> None:
@@ -385,6 +394,8 @@ class Device:
         pool, graph = EVERYBODY, 0
         if capture is not None and stream in capture.streams:
             pool, graph = capture.pool, capture.number
+        elif capture is not None and not self.allocator.fits(nbytes, stream):
+            self.refuse_in_capture("cudaMalloc", stream)
         block = self.allocator.take(nbytes, stream, pool)
         memory = Memory(self, block, nbytes, stream, graph)
         if pool != EVERYBODY:

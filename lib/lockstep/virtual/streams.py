@@ -91,7 +91,13 @@ def _index(device: Any) -> None:
 
 
 def manual_seed(seed: int) -> None:
-    active().state = torch.Generator().manual_seed(int(seed)).get_state()
+    gpu = active()
+    if gpu.capture is not None and gpu.current in gpu.capture.streams:
+        raise RuntimeError(  # in PyTorch 2.11's words
+            "Cannot call CUDAGeneratorImpl::set_current_seed during CUDA graph capture. If you "
+            "need this call to be captured, please file an issue."
+        )
+    gpu.state = torch.Generator().manual_seed(int(seed)).get_state()
 
 
 manual_seed_all = manual_seed

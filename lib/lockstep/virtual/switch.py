@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy
 import torch
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -19,6 +20,7 @@ from .simulator import Device, environment_rank
 from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, gpu
 
 _LIBRARY = torch.library.Library("aten", "IMPL")
+_INDEXED = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
 _PLAIN_ATTENTION = functional.scaled_dot_product_attention
 _ready = False
 
@@ -68,6 +70,8 @@ class _Names(TorchFunctionMode):
             return _dropout(*args, **kwargs)
         if func in (torch.tensor, torch.as_tensor) and _is_here(kwargs.get("device")):
             return _from_data(func, args, kwargs)
+        if func in _INDEXED and isinstance(args[0], VirtualTensor):
+            args = (args[0], _index(args[1]), *args[2:])
         if func is torch.Tensor.cuda:
             later = kwargs.get("non_blocking", False)
             return args[0].to(gpu(), non_blocking=later)
@@ -82,6 +86,20 @@ class _Names(TorchFunctionMode):
             finally:
                 Dispatch.active.means_meta = False
         return func(*args, **kwargs)
+
+
+def _index(index: Any) -> Any:
+    """PyTorch makes tensors of lists on the tensor's device, where their values would be lost."""
+    nested = isinstance(index, list) and any(isinstance(one, list) for one in index)
+    if isinstance(index, tuple) or nested:  # PyTorch takes both for one index a dimension
+        return tuple(map(_tensor, index))
+    return _tensor(index)
+
+
+def _tensor(index: Any) -> Any:
+    if isinstance(index, list):
+        return torch.tensor(index, device="cpu", dtype=None if index else torch.long)
+    return torch.from_numpy(index) if isinstance(index, numpy.ndarray) else index
 
 
 def _is_here(device: Any) -> bool:

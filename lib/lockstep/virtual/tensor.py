@@ -204,6 +204,8 @@ class _Copies:
             with self._device.as_device():
                 target.fill_(torch.nan)  # so that nobody takes it for a result
         pinned = self.is_pinned(target)
+        if not pinned:
+            self._device.refuse_unpinned(stream)
         waits = not (later and pinned)
         host = target if pinned else None
         self.launch(source._inner, target, source, host, stream, operator, Unit.OUT, pinned)
@@ -216,7 +218,7 @@ class _Copies:
         """later: as for `to_host`; memory that is not pinned is staged first."""
         device, pinned = self._device, self.is_pinned(source)
         if not pinned and source.dim():
-            device.refuse_in_capture("a copy of memory that is not pinned", stream)
+            device.refuse_unpinned(stream)
         staged = source.detach()
         if source.dim() == 0 or not pinned:
             with device.as_device():
@@ -333,6 +335,8 @@ class Dispatch(TorchDispatchMode):
         known: Any,
     ) -> Any:  # fmt: skip
         device = self.device
+        if call.hosts:
+            call.keep()
         written, where = _written(op, args, kwargs)
         fresh: list[VirtualTensor] = []
         returned: Any = None
@@ -480,13 +484,14 @@ class Dispatch(TorchDispatchMode):
     def _check(self, op: Op, call: _Call) -> None:
         if op.name in _CHANGES_SHAPE:
             raise NotModelled(f"the virtual GPU does not model {op}: make a new tensor instead")
-        if op.name not in _INDEXING and not op.reads_shapes_only:
-            for one in call.hosts:
-                if one.dim():
-                    raise RuntimeError(
-                        "Expected all tensors to be on the same device, but found at least two "
-                        f"devices, {DEVICE_TYPE}:0 and cpu!"
-                    )
+        if not op.reads_shapes_only and any(one.dim() for one in call.hosts):
+            if op.name in _INDEXING:
+                self.device.refuse_unpinned(self.device.stream_of_call())
+            else:
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two "
+                    f"devices, {DEVICE_TYPE}:0 and cpu!"
+                )
         for one in call.tensors:
             if one.layout is not torch.strided or one.is_quantized:
                 raise NotModelled(f"the virtual GPU does not model {one.layout} tensors ({op})")
@@ -505,7 +510,6 @@ class Dispatch(TorchDispatchMode):
             if isinstance(target, VirtualTensor) and isinstance(source, VirtualTensor):
                 return None
             if isinstance(target, VirtualTensor) and source.dim() == 0 and target.dim() > 0:
-                call.args[1] = source.clone()
                 return None
         else:
             source, later = args[0], bool(kwargs.get("non_blocking"))
@@ -583,6 +587,12 @@ class _Call:
         for name, value in kwargs.items():
             self.key.append(name)
             self.kwargs[name] = self._taken(value)
+
+    def keep(self) -> None:
+        """Take the host's numbers as they are now: a launch has them in its arguments."""
+        kept = {id(one): one.detach().clone() for one in self.hosts}
+        self.args = _mapped(self.args, lambda one: kept.get(id(one), one))
+        self.kwargs = _mapped(self.kwargs, lambda one: kept.get(id(one), one))
 
     def _taken(self, value: Any) -> Any:
         kind = type(value)
