@@ -78,7 +78,7 @@ class Access:
 
     def is_past(self, new: Access) -> bool:
         """Whether this was to a tensor that had the memory before."""
-        return self.owner != new.owner
+        return self.owner is not new.owner
 
 
 class History:

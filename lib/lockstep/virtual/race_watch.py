@@ -83,7 +83,11 @@ class RaceWatch:
         block, kept = memory.block, []
         start, end = block.offset, block.offset + block.size
         for one in block.segment.left:
-            if host.get(one.stream, 0) < one.number:
+            if host.get(one.stream, 0) >= one.number:
+                continue
+            if one.last <= start or end <= one.first:
+                kept.append(one)
+            else:
                 kept += [*_cut(one, 0, start), *_cut(one, end, one.last)]
                 memory.history.known += _cut(one, start, end)
         block.segment.left[:] = kept
@@ -112,7 +116,7 @@ class RaceWatch:
     def _share_pool(self, memory: Memory | HostMemory | Extent, new: Access) -> None:
         """See a replay overwrite what another graph of its pool has put out, and who reads it."""
         for other in self.pooled:
-            if other.owner == memory.owner:
+            if other.owner is memory.owner:
                 if new.writes:
                     other.overwritten = None
                 elif other.overwritten is not None:

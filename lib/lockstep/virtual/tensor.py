@@ -204,8 +204,6 @@ class _Copies:
             with self._device.as_device():
                 target.fill_(torch.nan)  # so that nobody takes it for a result
         pinned = self.is_pinned(target)
-        if not pinned:
-            self._device.refuse_unpinned(stream)
         waits = not (later and pinned)
         host = target if pinned else None
         self.launch(source._inner, target, source, host, stream, operator, Unit.OUT, pinned)
