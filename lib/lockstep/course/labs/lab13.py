@@ -24,6 +24,7 @@ from ...models.checkpoints import best_interval, expected_time
 from ..apart import Apart, apart
 from ..judging import Noted, Number, Run, Tensor, Trial, judged
 from ..judging.stores import watched
+from ..judging.values import make
 
 # ── culprit ──────────────────────────────────────────────────────────────────────────────────
 
@@ -643,7 +644,17 @@ def _numbers(draw: random.Random, count: int, dtype: str) -> list[Any]:
     return eighths
 
 
-@judged("wrong_ranks", lab="13", further=True)
+def _with_gaps(answer: Any, given: Tensor) -> None:
+    """Between the numbers of a tensor that is not contiguous lies something else on each rank."""
+    x = make(given)
+    if not x.is_contiguous():
+        numbers = x.clone()
+        x.new_empty(0).set_(x.untyped_storage()).fill_(int(os.environ["RANK"]))
+        x.copy_(numbers)
+    answer(x)
+
+
+@judged("wrong_ranks", lab="13", play=_with_gaps, further=True)
 def wrong_ranks(draw: random.Random) -> Iterator[Trial]:
     """`wrong_ranks(x)`: the ranks whose x differs from that of most, in whatever bit."""
 
