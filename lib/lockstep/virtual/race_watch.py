@@ -57,13 +57,14 @@ class RaceWatch:
 
     def on_launch(self, kernel: Kernel, actor: Actor) -> None:
         """See what a kernel races with; `actor` has its task."""
-        for memory, view, writes in kernel.uses:
-            for old, new in self._use(memory, view, writes, actor):
-                self._note(old, new)
-                if old.task is not None and actor.task is not None:
-                    _hold(old, new, actor.task)
-                    self._read_early(old.task)
-                    self._read_early(actor.task)
+        with torch._C.DisableTorchFunction():  # views are looked at here, and nothing is computed
+            found = [pair for one in kernel.uses for pair in self._use(*one, actor)]
+        for old, new in found:
+            self._note(old, new)
+            if old.task is not None and actor.task is not None:
+                _hold(old, new, actor.task)
+                self._read_early(old.task)
+                self._read_early(actor.task)
 
     def on_host_use(self, address: int, view: torch.Tensor, writes: bool, actor: Actor) -> None:
         """The program itself reads or writes memory that the device copies from or to."""
