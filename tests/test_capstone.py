@@ -54,11 +54,15 @@ def test_every_fault_costs_time_on_virtual_gpus_but_the_one_that_they_do_not_hav
 ) -> None:
     best = capstone.run(capstone.MENDED, steps=STEPS)
     assert best.right and best.bound and best.bound < best.step == best.best
+    assert best.least and 0.5 * best.step < best.least < best.step
+    assert best.achieved and 0.4 < best.achieved < 0.6
     for fault in capstone.FAULTS:
         program = tmp_path / "faulty.py"
         program.write_text(capstone.with_faults([fault]))
         found = capstone.run(program, steps=STEPS)
-        assert found.right, fault
+        assert found.right and found.least and found.least < found.step, fault
+        # What nothing hides could be hidden as before.
+        assert bool(found.achieved) == (fault != "nothing runs while rows travel"), fault
         if fault.startswith("compiled"):
             assert found.step == best.step
         else:

@@ -82,10 +82,11 @@ a virtual GPU can run no backward pass on a real one, which then says so.
 `values=False` makes a device of times only, for tensors of any size.
 
 Modules: `model` (constants), `schedule` (time), `happens_before` (what is ordered), `race_detector`
-(what is not, in words), `memory`, `memory_history`, `work` (a call that is computed later), `fused`
-(what a GPU does in one kernel), `costs` (of operations), `passes` (of those over memory),
-`simulator` (all of it together), `tensor` (PyTorch's side), `streams`, `graphs` and `cuda_memory`
-(torch.cuda's names, which `cuda` gathers), `collectives`, `switch` (on and off).
+(what is not, in words), `dependencies` (what needs whose results), `memory`, `memory_history`,
+`work` (a call that is computed later), `fused` (what a GPU does in one kernel), `costs` (of
+operations), `passes` (of those over memory), `simulator` (all of it together), `tensor` (PyTorch's
+side), `streams`, `graphs` and `cuda_memory` (torch.cuda's names, which `cuda` gathers),
+`collectives`, `switch` (on and off).
 Nothing here imports torch before the device is used.
 """
 
@@ -112,6 +113,7 @@ __all__ = [
     "gpu",
     "is_on",
     "joined",
+    "needs",
     "perf_counter",
     "races",
     "switch_on",
@@ -144,6 +146,12 @@ def joined(traces: Iterable[Trace]) -> Trace:
 def races() -> Races:
     """The races that were launched so far; `print` says all of them. Raises as `trace` does."""
     return _needed().races()
+
+
+def needs() -> dict[int, set[int]]:
+    """Of each launch so far the launches whose results it needs, by their correlations in the
+    trace: see `dependencies`. Raises as `trace` does."""
+    return _needed().dependencies.needs
 
 
 def perf_counter() -> float:

@@ -79,7 +79,11 @@ class Use(NamedTuple):
 
 @dataclass(eq=False)
 class Kernel:
-    """The work that a launch gives to the device; a captured one is launched again and again."""
+    """The work that a launch gives to the device; a captured one is launched again and again.
+
+    part: whether it is one of several kernels of an operation, and not the last, which reads and
+    writes for all.
+    """
 
     name: str
     work: float
@@ -93,6 +97,7 @@ class Kernel:
     collective: Collective | None = None
     meet: Callable[[], Meeting] | None = None
     draw: Callable[[], torch.Tensor] | None = None  # takes random numbers, says from what state
+    part: bool = False
 
 
 class About(NamedTuple):
@@ -129,6 +134,16 @@ class Extent:
     base: int
     nbytes: int
     segment: int
+
+
+def extent(view: torch.Tensor) -> tuple[int, int]:
+    """The bytes of its segment that a view reaches over: from, to."""
+    size, elements = view.element_size(), view.numel()
+    first = int(view.storage_offset()) * size
+    if elements and not view.is_contiguous():
+        steps = zip(view.shape, view.stride(), strict=True)
+        elements = sum((n - 1) * stride for n, stride in steps) + 1
+    return first, first + elements * size
 
 
 def computed(compute: Callable[[], None], task: DeviceTask) -> None:

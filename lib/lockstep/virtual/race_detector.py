@@ -82,12 +82,16 @@ class Access:
 
 
 class History:
-    """The accesses to some memory that something could still race with."""
+    """The accesses to some memory that something could still race with.
 
-    __slots__ = ("known",)
+    written: from, to, owner and launch of what is in it (see `dependencies`).
+    """
+
+    __slots__ = ("known", "written")
 
     def __init__(self) -> None:
         self.known: list[Access] = []
+        self.written: list[tuple[int, int, Owned, int]] = []
 
     def add(self, new: Access, clock: Clock) -> list[Access]:
         """Remember an access; what it races with. clock: what is done before it."""

@@ -12,7 +12,7 @@ from weakref import WeakSet
 import torch
 
 from .happens_before import Clock
-from .kernels import Extent, HostMemory, Kernel, Memory, computed
+from .kernels import Extent, HostMemory, Kernel, Memory, computed, extent
 from .race_detector import Access, Race, Races, SourceLine, race
 from .schedule import DeviceTask
 
@@ -102,12 +102,7 @@ class RaceWatch:
     def _use(
         self, memory: Memory | HostMemory | Extent, view: torch.Tensor, writes: bool, actor: Actor
     ) -> Sequence[tuple[Access, Access]]:
-        size = view.element_size()
-        first = int(view.storage_offset()) * size
-        extent = view.numel()
-        if extent and not view.is_contiguous():
-            extent = sum((n - 1) * s for n, s in zip(view.shape, view.stride(), strict=True)) + 1
-        last = first + extent * size
+        first, last = extent(view)
         name, stream, number, clock, line, task = actor
         new = Access(task, name, stream, number, first, last, view, writes, line, memory.owner)
         if self.pooled:

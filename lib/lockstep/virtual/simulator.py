@@ -20,6 +20,7 @@ from ..trace import Kind, Slice, Trace
 from .backward import BackwardPasses
 from .capture import Capture, Captured
 from .costs import UNKNOWN
+from .dependencies import Dependencies
 from .happens_before import HOST, Clock, Order, merge
 from .kernels import About, Kernel, Memory, computed
 from .memory import EVERYBODY, Allocator
@@ -86,6 +87,7 @@ class Device:
         self.capture_mode = "global"
         self.backward = BackwardPasses(DEFAULT_STREAM, self.wait_stream)
         self.watch = RaceWatch(self.named, self.coded, self.as_device)
+        self.dependencies = Dependencies()
         self._slices: list[Slice] = []
         self._busy = self._guessed = 0.0  # ns of operations so far, and of those without a model
         self._correlation = 0
@@ -219,6 +221,7 @@ class Device:
             kernel.name, stream, self.order.launch(stream), self.order.of(stream), kernel.line, task
         )
         self.watch.on_launch(kernel, actor)
+        self.dependencies.on_launch(kernel, correlation)
         self.schedule.add(stream, task)
         return task
 

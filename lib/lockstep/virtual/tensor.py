@@ -364,8 +364,9 @@ class Dispatch(TorchDispatchMode):
             costs.name, lasts, costs.share, costs.traffic, costs.kind, uses,
             work if device.values else None, line=device.line(), draw=draw,
         )  # fmt: skip
-        for _ in range(costs.kernels - 1):  # the last one reads and writes for all
-            device.launch(replace(kernel, uses=(), values=None, draw=None), stream, str(op))
+        for _ in range(costs.kernels - 1):
+            part = replace(kernel, uses=(), values=None, draw=None, part=True)
+            device.launch(part, stream, str(op))
         device.launch(kernel, stream, str(op), dispatch=_dispatch(device.machine, op, len(made)))
         if op.returns_written:
             return written[0] if len(written) == 1 else tuple(written)

@@ -1,7 +1,8 @@
 """The capstone of lab 14: a program that is slow on purpose, run, judged and compared.
 
 `programs` has the slow one, the mended one and their eight differences, `reference` the losses that
-both must give, `card` what a run is told by, and whether a change counts.
+both must give, `card` what a run is told by, and whether a change counts, `overlap` what
+could be hidden.
 """
 
 from .card import Card, Change, change, run

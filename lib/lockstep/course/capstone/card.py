@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ... import virtual
 from ...base.formatting import percent
 from ...base.provenance import Provenance
@@ -20,8 +22,11 @@ from ...trace import Trace
 from ...trace.analyses.headline import headline
 from ...trace.analyses.wording import Answer
 from ...trace.gate import Gate, gate
+from ...trace.joins import launch_of, on_device
+from ...trace.steps import steps_by_rank
 from ...virtual.model import H200, Machine
 from . import reference
+from .overlap import overlap
 from .programs import MENDED
 
 CLOSE = 1e-4  # largest relative difference of a loss that another order of sums explains
@@ -50,8 +55,10 @@ class Card(Answer):
     losses: mean loss of each step; off: their largest relative difference from the reference.
     calls, megabytes: of a rank's step: what it passed to calls. exposed: of the ranks' time, the
     share of communication that no computation hides; hidden: of the communication, the share that
-    is. best: of the course's mended program. bound: by products and links, None on real GPUs. said:
-    the headline.
+    is; achieved: of what can be hidden, the share that is (see `overlap`). best: of the course's
+    mended program. bound: by products and links; least: by what this program's operations need of
+    each other. said: the headline. None on real GPUs, whose traces do not say what they need:
+    achieved, bound, least.
     """
 
     program: str
@@ -61,9 +68,11 @@ class Card(Answer):
     megabytes: float
     exposed: float
     hidden: float
+    achieved: float | None
     step: float
     best: float
     bound: float | None
+    least: float | None
     said: tuple[str, ...]
     stamp: Provenance
     trace: Trace = field(repr=False, compare=False)
@@ -74,15 +83,19 @@ class Card(Answer):
 
     def _tables(self) -> Sequence[Table]:
         losses = "as the reference's" if self.right else f"WRONG, by {percent(self.off, 2)}"
-        bound = "–" if self.bound is None else f"{self.bound:.2f} ms"
+        hidden = ("communication, hidden", f"{percent(self.hidden)} of it")
+        if self.achieved is not None:
+            hidden = ("of what can be hidden", f"{percent(self.achieved)} is hidden")
+        bound, least = ("–" if one is None else f"{one:.2f} ms" for one in (self.bound, self.least))
         rows = [
             ("losses", losses),
             ("calls of a rank", f"{self.calls:.0f}"),
             ("passed to them", f"{self.megabytes:.2f} MB"),
             ("communication, exposed", f"{percent(self.exposed, 1)} of the step"),
-            ("communication, hidden", f"{percent(self.hidden)} of it"),
+            hidden,
             ("step", f"{self.step:.2f} ms"),
             ("the course's step", f"{self.best:.2f} ms"),
+            ("bound by its dependencies", least),
             ("bound by products and links", bound),
         ]
         columns = ("of a step", "")
@@ -100,13 +113,16 @@ def run(program: str | Path = "step.py", *, nproc: int = 4, steps: int = STEPS) 
     """
     path = _there(program)
     job, trace = _played(path, nproc, steps)
-    losses = job.results[0][0]
+    losses, _, needs = job.results[0]
     right = _reference(nproc, steps, _on_gpus(nproc))
     off = max(abs(one / other - 1) for one, other in zip(losses, right, strict=True))
     spent = trace.breakdown(skip=1).totals
     communication = sum(one.communication for one in spent)
     calls = [call for calls in job.calls for call in calls if call.operation != "barrier"]
     each = nproc * (steps + (WARM_UP if _on_gpus(nproc) else 0))
+    could = None
+    if needs:
+        could = overlap(_after_first(trace), {at: one[2] for at, one in enumerate(job.results)})
     return Card(
         program=path.name,
         losses=tuple(losses),
@@ -115,9 +131,11 @@ def run(program: str | Path = "step.py", *, nproc: int = 4, steps: int = STEPS) 
         megabytes=sum(call.bytes for call in calls) / each / 1e6,
         exposed=sum(one.exposed for one in spent) / sum(one.length for one in spent),
         hidden=sum(one.overlapped for one in spent) / max(communication, 1),
+        achieved=None if could is None else could.share,
         step=_milliseconds(trace),
         best=_milliseconds(trace) if path == MENDED else _best(nproc, steps),
         bound=None if _on_gpus(nproc) else bound(MACHINE, nproc),
+        least=None if could is None else could.least / (steps - 1) / 1e6,
         said=headline(trace, trace.collectives(), skip=1),
         stamp=trace.provenance,
         trace=trace,
@@ -136,7 +154,7 @@ def _played(path: Path, nproc: int, steps: int, first: int = 0) -> tuple[Job, Tr
     if _on_gpus(nproc):
         ways["env"] = {"CAPSTONE_SIZE": "large"}
     job = torchrun(_train, str(path), steps, first, **ways)
-    return job, virtual.joined(trace for _, trace in job.results)
+    return job, virtual.joined(trace for _, trace, _ in job.results)
 
 
 def _on_gpus(nproc: int) -> bool:
@@ -144,15 +162,15 @@ def _on_gpus(nproc: int) -> bool:
     return gpu_count() >= nproc
 
 
-def _train(path: str, steps: int, first: int) -> tuple[list[float], Trace]:
-    """On a rank: the losses, and the trace."""
+def _train(path: str, steps: int, first: int) -> tuple[list[float], Trace, dict[int, set[int]]]:
+    """On a rank: the losses, the trace, and what its launches need."""
     import torch
     import torch.distributed as dist
 
     if dist.get_backend() != "nccl":
         with virtual.device(MACHINE):
             losses = runpy.run_path(path)["train"](virtual.gpu(), steps, first)
-            return losses, virtual.trace()
+            return losses, virtual.trace(), virtual.needs()
     device = torch.device("cuda", torch.cuda.current_device())
     train = runpy.run_path(path)["train"]
     train(device, WARM_UP, first)  # loads kernels, and compiles
@@ -164,7 +182,16 @@ def _train(path: str, steps: int, first: int) -> tuple[list[float], Trace]:
     with tempfile.TemporaryDirectory() as folder:
         profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
         stamp = Provenance("live", torch.cuda.get_device_name())
-        return losses, Trace.load(folder, stamp=stamp, cache=False)
+        return losses, Trace.load(folder, stamp=stamp, cache=False), {}
+
+
+def _after_first(trace: Trace) -> Trace:
+    """What all steps but the first have launched."""
+    rows = on_device(trace)
+    span = {rank: (mine[1].start, mine[-1].end) for rank, mine in steps_by_rank(trace).items()}
+    first, last = np.array([span[rank] for rank in trace.rank[rows].tolist()]).T
+    called = trace.start[launch_of(trace, rows)]
+    return trace.select(rows[(first <= called) & (called < last)])
 
 
 def _milliseconds(trace: Trace) -> float:
