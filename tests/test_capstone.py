@@ -4,6 +4,7 @@ fault costs."""
 from __future__ import annotations
 
 import ast
+import math
 import runpy
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import lockstep
 import pytest
 from lockstep import capstone
 from lockstep.course.capstone import card
+from lockstep.trace import Trace
 
 STEPS = 3
 
@@ -75,6 +77,33 @@ def test_wrong_losses_are_told(tmp_path: Path) -> None:
     program.write_text(alone)
     found = capstone.run(program, steps=STEPS)
     assert not found.right and "WRONG" in str(found)
+
+
+def test_the_best_right_step_of_ones_own_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("LOCKSTEP_PROGRESS")
+    program, mended = tmp_path / "mine.py", capstone.MENDED.read_text()
+
+    def run(code: str) -> capstone.Card:
+        program.write_text(code)
+        return capstone.run(program, steps=2, nproc=2)
+
+    def of(step: float, nproc: int = 2) -> float | None:
+        return card._own(step, nproc, Trace.from_slices([]))
+
+    assert run(mended).own is None  # the course's
+    assert run(mended.replace("dist.all_reduce(flat)", "pass")).own is None  # wrong
+    mine = run(mended.replace("def update(", "def update(  # mine\n"))
+    step = mine.step
+    assert mine.own == round(step, 4) and "your best so far" in str(mine)
+    assert of(step / 2) == of(step) == of(math.inf) == round(step / 2, 4)
+    assert of(math.inf, nproc=3) is None
+    (tmp_path / "lockstep" / "progress.jsonl").write_text("broken\n")
+    assert of(math.inf) is None
+    monkeypatch.setenv("LOCKSTEP_PROGRESS", "off")
+    assert of(step) is None
 
 
 def test_copies_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

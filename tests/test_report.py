@@ -280,6 +280,36 @@ def test_what_a_page_says_is_noted(hand_in, tmp_path):
         assert [one.split(":")[0] for one in quoted] == (["what", "gain"] if said else [])
 
 
+CARD = f"The host {NASTY}\nof a step\n─────  ────\nlosses  as the reference's\nstep  {NASTY}\n"
+
+
+@pytest.mark.parametrize(
+    "outputs, said",
+    [
+        ([{"data": {"text/plain": CARD}}], ["losses as the reference's; step " + NASTY]),
+        ([{"data": {"text/plain": CARD.splitlines(True)}}, {"name": "stdout"}], ["losses"]),
+        ([{"data": {"text/plain": "──" + "x" * 9999}}], ["x" * 600 + "”"]),
+        ([{"data": {"text/plain": 5}}], []),
+        ([{"data": 5}], []),
+        (["x"], []),
+        (5, []),
+    ],
+)
+def test_the_card_stands_beside_the_page(outputs, said, hand_in, tmp_path):
+    hand_in("ada", RIGHT)
+    path = tmp_path / "in" / "ada" / "00_start_here.ipynb"
+    notebook = json.loads(path.read_text())
+    cell = notebook["cells"][-1]
+    notebook["cells"].append(cell | {"id": "yours", "cell_type": "code", "outputs": outputs})
+    path.write_text(json.dumps(notebook))
+    (found,) = submissions.find(tmp_path / "in")
+    notes = [note for note in found.notes if note.startswith("card")]
+    assert len(notes) == len(said)
+    assert all(f"“{words}" in note for words, note in zip(said, notes, strict=True))
+    one = Graded("ada", "14", "x", (), (), found.notes)
+    assert "<script" not in tables.page([one], "stamp")
+
+
 def test_what_learners_write_is_data_in_every_table(tmp_path):
     hint = f"=HYPERLINK({NASTY})\x1b[2J"
     verdicts = (Judgement("average", "TRY AGAIN", "<b>", hint),)

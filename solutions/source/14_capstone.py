@@ -656,7 +656,7 @@ lockstep.claim(
     "The largest item of a profile is where to start.",
     guess=guess,
     verdict="holds" if slow.said[0].startswith("The host") else "does not hold",
-    because=f"costs most: {worst}; the slow program: {slow.said[0][:30]}",
+    because=f"costs most: {worst}; the slow program: {holds_back(slow)}",
     stamp=slow.stamp,
 )
 

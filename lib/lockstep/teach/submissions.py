@@ -79,7 +79,8 @@ def _read(learner: str, path: Path) -> Submission:
             raise BadSubmission("it has no exercise of the course")
     except BadSubmission as error:
         return Submission(learner, path, lab, problem=str(error))
-    return Submission(learner, path, lab, text, code, notes=tuple(_notes(lab, cells)))
+    notes = *_notes(lab, cells), *_card(text)
+    return Submission(learner, path, lab, text, code, notes=notes)
 
 
 def _cells(path: Path) -> tuple[dict[str, str], str, str]:
@@ -146,6 +147,21 @@ def _page(cell: str) -> Iterator[str]:
     for name, text in written.items():
         if text:
             yield f"{name}: “{in_one_line(text)[:_LONGEST]}”"
+
+
+def _card(notebook: str) -> Iterator[str]:
+    """Yield the rows of the capstone's card as a learner's notebook was saved with it: what stands
+    below the line in the output of the cell `yours`."""
+    try:
+        mine = [cell for cell in json.loads(notebook)["cells"] if cell.get("id") == "yours"]
+        data = [one.get("data", {}) for cell in mine for one in cell["outputs"]]
+        said = ["".join(one.get("text/plain", "")) for one in data]
+    except (KeyError, TypeError, AttributeError):
+        return
+    for card in said:
+        rows = card.rpartition("──")[2].splitlines()
+        if line := "; ".join(" ".join(row.split()) for row in rows if row.strip()):
+            yield f"card, as saved: “{in_one_line(line)[: 2 * _LONGEST]}”"
 
 
 def _published(folder: Path, lab: str) -> dict[str, str]:
