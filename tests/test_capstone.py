@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import math
 import runpy
+import statistics
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from lockstep import capstone
 from lockstep.course.capstone import card
 from lockstep.trace import Trace
+from mlperf_logging.compliance_checker.mlp_parser import parse_file
 
 STEPS = 3
 
@@ -75,8 +78,18 @@ def test_wrong_losses_are_told(tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     alone = capstone.MENDED.read_text().replace("dist.all_reduce(flat)", "pass")
     program.write_text(alone)
-    found = capstone.run(program, steps=STEPS)
+    found = capstone.run(program, steps=STEPS, log=tmp_path / "run.log")
     assert not found.right and "WRONG" in str(found)
+    lines, failed = parse_file(tmp_path / "run.log", ruleset="6.0.0")
+    assert not failed and lines[-1].value["metadata"] == {"status": "aborted"}
+    read = [one.value for one in lines if one.key == "train_loss"]
+    assert tuple(one["value"] for one in read) == found.losses
+    assert [one["metadata"]["step_num"] for one in read] == [0, 1, 2]
+    times = [one.timestamp for one in lines]
+    assert times == sorted(times)
+    assert found.step == pytest.approx(
+        statistics.median(b - a for a, b in pairwise(times[2:5])), rel=0.1
+    )
 
 
 def test_the_best_right_step_of_ones_own_is_kept(

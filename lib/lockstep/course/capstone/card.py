@@ -27,7 +27,7 @@ from ...trace.joins import launch_of, on_device
 from ...trace.steps import steps_by_rank
 from ...virtual.model import H200, Machine
 from ..progress import record, recorded
-from . import reference
+from . import mllog, reference
 from .overlap import overlap
 from .programs import MENDED, is_the_courses
 
@@ -110,17 +110,26 @@ class Card(Answer):
         return self.said
 
 
-def run(program: str | Path = "step.py", *, nproc: int = 4, steps: int = STEPS) -> Card:
+def run(
+    program: str | Path = "step.py",
+    *,
+    nproc: int = 4,
+    steps: int = STEPS,
+    log: str | Path | None = None,
+) -> Card:
     """Run a program of the capstone: on GPUs where each rank has one, else on virtual ones.
 
-    program: a file with `train(device, steps, first)`. Raises FileNotFoundError where there is
-    none, and JobFailed as `torchrun` does.
+    program: a file with `train(device, steps, first)`. log: a file to write the run into, as
+    MLPerf's log lines (see `mllog`). Raises FileNotFoundError where there is no program, JobFailed
+    as `torchrun` does, and OSError.
     """
     path = _there(program)
     job, trace = _played(path, nproc, steps)
     losses, _, needs = job.results[0]
     right = _reference(nproc, steps, _on_gpus(nproc))
     off = max(abs(one / other - 1) for one, other in zip(losses, right, strict=True))
+    if log:
+        mllog.write(log, path.name, losses, trace, off < CLOSE)
     step = _milliseconds(trace)
     spent = trace.breakdown(skip=1).totals
     communication = sum(one.communication for one in spent)
