@@ -4,6 +4,7 @@ fault costs."""
 from __future__ import annotations
 
 import ast
+import json
 import math
 import runpy
 import statistics
@@ -14,9 +15,11 @@ from typing import Any
 import lockstep
 import pytest
 from lockstep import capstone
+from lockstep.base.paths import SOLUTIONS
 from lockstep.course.capstone import card
 from lockstep.trace import Trace
 from mlperf_logging.compliance_checker.mlp_parser import parse_file
+from test_gate import as_actions, example, pull_request
 
 STEPS = 3
 
@@ -134,3 +137,27 @@ def test_a_change_counts_where_steps_are_shorter_beyond_noise(tmp_path: Path) ->
     found = capstone.change(program, capstone.MENDED, steps=2)
     assert found.counts and "the change counts" in str(found)
     assert not capstone.change(capstone.MENDED, program, steps=2).counts
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "change", ["faster", "wrong", pytest.param("slower", marks=pytest.mark.long)]
+)
+def test_the_labs_workflow_for_github_actions(tmp_path: Path, change: str) -> None:
+    slow, mended = (
+        capstone.with_faults(["experts one after the other"]),
+        capstone.MENDED.read_text(),
+    )
+    before, after = {
+        "faster": (slow, mended),
+        "slower": (mended, slow),
+        "wrong": (slow, mended.replace("dist.all_reduce(flat)", "pass")),
+    }[change]
+    work, environment = pull_request(tmp_path, "my_step.py", before, after)
+    notebook = json.loads((SOLUTIONS / "14_capstone.ipynb").read_text(encoding="utf-8"))
+    (text,) = ("".join(one["source"]) for one in notebook["cells"] if one["id"] == "gate-text")
+    code, said, summary = as_actions(example(text), work, environment)
+    assert code == (change != "faster"), said
+    assert ("the change counts" in summary) == (change == "faster")
+    assert ("what grew: step time" in summary) == (change == "slower")
+    assert ("wrong losses" in said) == (change == "wrong")

@@ -508,9 +508,9 @@ for rank in (0, 1):
 """
 
 
-def example():
-    """The steps of the manual's job."""
-    text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+def example(text=None):
+    """The steps of the one job in a text; without one, of the manual's."""
+    text = text or (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     (found,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     return yaml.safe_load(found)["jobs"]["gate"]["steps"]
 
@@ -543,25 +543,25 @@ def as_actions(steps, work, environment):
     return code, said, summaries
 
 
-@pytest.mark.parametrize(("length", "code"), [(905_000, 0), (970_000, 1), (None, 2)])
-def test_the_example_for_github_actions(tmp_path, length, code):
+def pull_request(tmp_path, file, before, after):
+    """A clone of a repository whose main branch has a file, with a change of it checked out, and
+    the environment of a job there. Its `pip` only writes down what it is asked for."""
     origin, work, tools = (tmp_path / name for name in ("origin", "work", "bin"))
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "advice.detachedHead=false"]
     in_origin = [*git, "-C", origin]
     subprocess.run([*git, "init", "-q", "-b", "main", origin], check=True)
-    (origin / "bench.py").write_text(BENCH.replace("LENGTH", "905_000"))
+    (origin / file).write_text(before)
     subprocess.run([*in_origin, "add", "."], check=True)
     subprocess.run([*in_origin, "commit", "-qm", "first"], check=True)
     subprocess.run([*in_origin, "switch", "-qc", "change"], check=True)
-    changed = BENCH.replace("LENGTH", str(length)) if length else "import sys\n"
-    (origin / "bench.py").write_text(changed + "# changed\n")
+    (origin / file).write_text(after)
     subprocess.run([*in_origin, "commit", "-qam", "second"], check=True)
     subprocess.run([*git, "clone", "-q", origin, work], check=True)
     subprocess.run([*git, "-C", work, "checkout", "-q", "origin/change"], check=True)
     tools.mkdir()
     (tools / "pip").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{tmp_path}/pip"\n')
     (tools / "pip").chmod(0o755)
-    environment = {
+    return work, {
         **os.environ,
         "PATH": os.pathsep.join(map(str, [tools, Path(sys.executable).parent, os.environ["PATH"]])),
         "PYTHONPATH": os.pathsep.join([str(ROOT / "lib"), str(ROOT / "tests")]),
@@ -571,8 +571,15 @@ def test_the_example_for_github_actions(tmp_path, length, code):
         "GITHUB_WORKSPACE": str(work),
         "RUNNER_TEMP": str(tmp_path / "_temp"),
     }
+
+
+@pytest.mark.parametrize(("length", "code"), [(905_000, 0), (970_000, 1), (None, 2)])
+def test_the_example_for_github_actions(tmp_path, length, code):
+    changed = BENCH.replace("LENGTH", str(length)) if length else "import sys\n"
+    before = BENCH.replace("LENGTH", "905_000")
+    work, environment = pull_request(tmp_path, "bench.py", before, changed + "# changed\n")
     for _ in range(2):  # a machine of one's own keeps its workspace from job to job
-        subprocess.run([*git, "-C", work, "clean", "-qffdx"], check=True)  # as checkout does
+        subprocess.run(["git", "-C", work, "clean", "-qffdx"], check=True)  # as checkout does
         found, said, summary = as_actions(example(), work, environment)
         assert found == code, said
     verb, requirement = (tmp_path / "pip").read_text().splitlines()

@@ -535,8 +535,14 @@ first
 # %% [markdown] id="card-explained"
 # Above the card stand the three sentences of lab 07. The card says whether the losses are those of one plain process (to the
 # digits that the order of sums leaves), what a rank's step calls and sends, how much of the communication nothing
-# hides, and how long a step takes, beside the course's mended program. The bound is what the products need at the
-# machine's best rate, or the bytes on its links: no program can be faster, and none gets near with small tensors.
+# hides, and how long a step takes, beside the course's mended program and, once you have changed yours, your best so far.
+#
+# *What can be hidden:* the virtual GPU knows which operation reads what another has written. A communication can be
+# hidden by what its rank computes and that neither needs it nor is needed for it; a millisecond of computing hides one of
+# communication. The bound *by its dependencies* is what is left of a step where all of that is hidden, and no operation waits for the host or for
+# its turn on a stream: faster kernels lower it, better overlap and fewer waits bring the step closer to it. The last bound is
+# what the products need at the machine's best rate, or the bytes on its links: no program can be faster, and none
+# gets near with small tensors.
 #
 # **Predict:** read `on_host` and `moe`. How often does the host wait for a number from the GPU in a step?
 
@@ -626,9 +632,29 @@ page = {
 }
 
 # %% [markdown] id="gate-text"
-# In a repository of your own the gate can run at each change: `lockstep gate runs/baseline runs/new` compares two folders of
-# traces, and fails where a step became slower beyond noise. The manual's page on the library has a workflow for GitHub
-# Actions that does so, and puts its table into the summary of the job.
+# In a repository of your own the gate can run at each change. This workflow for GitHub Actions (in
+# `.github/workflows/gate.yml`) needs no GPU: on virtual ones a step takes as long on every machine. It fails where losses are
+# wrong, or a step became slower beyond noise. The manual's page on the library has one for traces of real GPUs.
+#
+# ```yaml
+# on: pull_request
+# jobs:
+#   gate:
+#     runs-on: ubuntu-latest
+#     steps:
+#       - uses: actions/checkout@v4
+#         with: { fetch-depth: 0 }
+#       - run: pip install "lockstep @ git+https://github.com/YOU/lockstep"
+#       - run: git show "origin/$GITHUB_BASE_REF:my_step.py" > before.py
+#       - run: |
+#           python - >> "$GITHUB_STEP_SUMMARY" <<END
+#           import lockstep
+#           assert lockstep.capstone.run("my_step.py").right, "wrong losses"
+#           change = lockstep.capstone.change("before.py", "my_step.py")
+#           print(change)
+#           assert not change.loss.of("step time").grew, "a step became slower"
+#           END
+# ```
 
 # %% [markdown] id="mended-text"
 # `solutions/step.py` is the course's mended program. It differs from the slow one in the eight functions only. Each of them
