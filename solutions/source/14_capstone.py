@@ -538,11 +538,10 @@ first
 # hides, and how long a step takes, beside the course's mended program and, once you have changed yours, your best so far.
 #
 # *What can be hidden:* the virtual GPU knows which operation reads what another has written. A communication can be
-# hidden by what its rank computes and that neither needs it nor is needed for it; a millisecond of computing hides one of
-# communication. The bound *by its dependencies* is what is left of a step where all of that is hidden, and no operation waits for the host or for
-# its turn on a stream: faster kernels lower it, better overlap and fewer waits bring the step closer to it. The last bound is
-# what the products need at the machine's best rate, or the bytes on its links: no program can be faster, and none
-# gets near with small tensors.
+# hidden by what its rank computes, if neither needs the other; a millisecond of computing hides one of communication. The bound
+# *by its dependencies* is a step in which all of that is hidden, and nothing waits for the host or for its turn on
+# a stream: faster kernels lower it, better overlap brings the step closer to it. The last bound is what the products need
+# at the machine's best rate, or the bytes on its links: no program can be faster, and none gets near with small tensors.
 #
 # **Predict:** read `on_host` and `moe`. How often does the host wait for a number from the GPU in a step?
 
@@ -622,7 +621,8 @@ proof = lockstep.capstone.change(before, after)
 proof
 
 # %% [markdown] id="page-text"
-# **Write it down.** A change that nobody can follow is lost. Whoever gives the course reads this page in `lockstep report`.
+# **Write it down.** A change that nobody can follow is lost. Whoever gives the course reads this page in `lockstep report`,
+# beside your last card. (`run(program, log="run.log")` writes [MLPerf's log lines](https://github.com/mlcommons/logging), too.)
 
 # %% id="page"
 page = {

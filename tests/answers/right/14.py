@@ -176,3 +176,191 @@ def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
     for e, part in enumerate(parts):
         out[local_R == e] = y[e, : len(part)]
     return out
+
+
+# %% by_expert: one-key
+def by_expert(expert_T, E, capacity):
+    T = len(expert_T)
+    keys = (expert_T * T + torch.arange(T)).sort().values
+    lists = [[k % T for k in keys.tolist() if k // T == e][:capacity] for e in range(E)]
+    return torch.tensor(sum(lists, [])), torch.tensor([len(one) for one in lists])
+
+
+# %% by_expert: mask
+def by_expert(expert_T, E, capacity):
+    mask = expert_T[None] == torch.arange(E)[:, None]
+    keep = mask & (mask.cumsum(1) <= capacity)
+    return keep.nonzero()[:, 1], keep.sum(1)
+
+
+# %% exchange: torchs-own
+def exchange(rows_RD, send, receive):
+    import torch.distributed.nn.functional as nn
+
+    out = rows_RD.new_empty(sum(receive), rows_RD.shape[1])
+    return nn.all_to_all_single(out, rows_RD, receive, send)
+
+
+# %% exchange: function-inside
+def exchange(rows_RD, send, receive):
+    class Inside(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, rows):
+            return travel(rows, send, receive)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return travel(grad.clone(memory_format=torch.contiguous_format), receive, send)
+
+    def travel(rows, to, of):
+        out = torch.full((sum(of), rows.shape[1]), torch.nan, dtype=rows.dtype)
+        dist.all_to_all_single(out, rows, of, to)
+        return out
+
+    return Inside.apply(rows_RD)
+
+
+# %% exchange: calls-itself
+class Again(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive):
+        ctx.splits = receive, send
+        out = rows.new_empty(sum(receive), rows.shape[-1])
+        dist.all_to_all_single(out, rows, receive, send)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        return Again.apply(grad.contiguous(), *ctx.splits), None, None
+
+
+def exchange(rows_RD, send, receive):
+    return Again.apply(rows_RD, send, receive)
+
+
+# %% moe: as-in-gshard
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    """Each expert has a fixed number of slots, most of them empty."""
+    world, local = dist.get_world_size(), len(w1_eDF)
+    E, T, D = world * local, *x_TD.shape
+    slots = torch.zeros(E, capacity, T, dtype=x_TD.dtype)
+    used = [0] * E
+    for token, expert in enumerate(expert_T.tolist()):
+        if used[expert] < capacity:
+            slots[expert, used[expert], token] = 1
+            used[expert] += 1
+    even = [local * capacity] * world
+    rows = Swap.apply((slots @ x_TD).view(-1, D), even, even).view(world, local, capacity, D)
+    y = (rows @ w1_eDF[None]).relu() @ w2_eFD[None]
+    back = Swap.apply(y.reshape(-1, D), even, even).view(E, capacity, D)
+    return gate_T[:, None] * torch.einsum("ect,ecd->td", slots, back)
+
+
+# %% moe: sent-one-by-one
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    """An exchange an expert, each in both directions."""
+    world, local = dist.get_world_size(), len(w1_eDF)
+    y = torch.zeros_like(x_TD)
+    for i in range(local):
+        lists = [(expert_T == rank * local + i).nonzero()[:capacity, 0] for rank in range(world)]
+        send = torch.tensor([len(one) for one in lists])
+        receive = torch.zeros_like(send)
+        dist.all_to_all_single(receive, send)
+        order = torch.cat(lists)
+        rows = Swap.apply(x_TD[order], send.tolist(), receive.tolist())
+        made = torch.relu(rows @ w1_eDF[i]) @ w2_eFD[i]
+        y = y.index_add(0, order, Swap.apply(made, receive.tolist(), send.tolist()))
+    return torch.einsum("t,td->td", gate_T, y)
+
+
+# %% moe: rows-with-gates
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    world, local = dist.get_world_size(), len(w1_eDF)
+    lists = [(expert_T == e).nonzero().flatten()[:capacity] for e in range(world * local)]
+    order = torch.cat(lists)
+    mine = torch.tensor([len(one) for one in lists])
+    theirs = torch.zeros_like(mine)
+    dist.all_to_all_single(theirs, mine)
+    to = mine.view(world, -1).sum(1).tolist()
+    of = theirs.view(world, -1).sum(1).tolist()
+    both = torch.cat([x_TD, gate_T[:, None]], 1)[order]
+    came = Swap.apply(both, to, of)
+    parts = came.split(theirs.tolist())
+    made = [
+        part[:, -1:] * (torch.relu(part[:, :-1] @ w1_eDF[at % local]) @ w2_eFD[at % local])
+        for at, part in enumerate(parts)
+    ]
+    return torch.zeros_like(x_TD).index_add(0, order, Swap.apply(torch.cat(made), of, to))
+
+
+# %% place: full-ones-leave
+def place(rows_E, n):
+    free = {rank: [] for rank in range(n)}
+    owner = dict.fromkeys(range(len(rows_E)))
+    for rows, e in sorted(((rows, e) for e, rows in enumerate(rows_E)), reverse=True):
+        loads = {rank: sum(own) for rank, own in free.items()}
+        rank = min(loads, key=loads.get)
+        free[rank].append(rows)
+        owner[e] = rank
+        if len(free[rank]) == len(rows_E) // n:
+            del free[rank]
+    return list(owner.values())
+
+
+# %% place: numpy
+def place(rows_E, n):
+    import numpy as np
+
+    load, count = np.zeros(n), np.zeros(n, int)
+    owners = np.empty(len(rows_E), int)
+    for e in np.argsort(rows_E)[::-1]:
+        rank = np.where(count < len(rows_E) / n, load, np.inf).argmin()
+        owners[e] = rank
+        load[rank] += rows_E[e]
+        count[rank] += 1
+    return owners.tolist()
+
+
+# %% place: takes-the-largest-away
+def place(rows_E, n):
+    left, result = list(rows_E), [-1] * len(rows_E)
+    load = [0] * n
+    while max(left) > 0:
+        e = left.index(max(left))
+        rank = sorted((load[r], r) for r in range(n) if result.count(r) < len(rows_E) // n)[0][1]
+        result[e], left[e] = rank, 0
+        load[rank] += rows_E[e]
+    return result
+
+
+# %% grouped: baddbmm
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    e = len(w1_eDF)
+    order = local_R.argsort(stable=True)
+    counts = torch.bincount(local_R, minlength=e)
+    place = torch.arange(len(order)) - (counts.cumsum(0) - counts)[local_R[order]]
+    x = rows_RD.new_zeros(e, most, rows_RD.shape[1])
+    x = x.index_put((local_R[order], place), rows_RD[order])
+    h = torch.baddbmm(x.new_zeros(e, most, w1_eDF.shape[2]), x, w1_eDF).relu()
+    y = torch.baddbmm(torch.zeros_like(x), h, w2_eFD)[local_R[order], place]
+    return torch.empty_like(rows_RD).index_copy(0, order, y)
+
+
+# %% grouped: all-rows-in-each
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    mask = torch.arange(len(w1_eDF))[:, None] == local_R
+    x = mask[:, :, None] * rows_RD
+    return (torch.bmm(torch.bmm(x, w1_eDF).clamp(min=0), w2_eFD)).sum(0)
+
+
+# %% grouped: dictionary-of-places
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    e, D = w1_eDF.shape[:2]
+    nobody = torch.zeros(1, D, dtype=rows_RD.dtype)
+    rows = torch.cat([rows_RD, nobody])
+    of = {at: [] for at in range(e)}
+    for row, expert in enumerate(local_R.tolist()):
+        of[expert].append(row)
+    index = torch.tensor([[*of[at], *[len(rows_RD)] * (most - len(of[at]))] for at in range(e)])
+    y = torch.matmul(torch.relu(torch.matmul(rows[index], w1_eDF)), w2_eFD)
+    return torch.zeros_like(rows).index_add(0, index.flatten(), y.flatten(0, 1))[:-1]

@@ -258,3 +258,400 @@ def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
     x[: len(rows_RD)] = rows_RD
     y = torch.relu(x.view(e, most, D) @ w1_eDF) @ w2_eFD
     return y.view(e * most, D)[: len(rows_RD)]
+
+
+# %% by_expert: place-in-all
+def by_expert(expert_T, E, capacity):
+    order = torch.argsort(expert_T, stable=True)
+    place = torch.arange(len(order))
+    return order[place < capacity], torch.bincount(expert_T, minlength=E).clamp(max=capacity)
+
+
+# %% by_expert: capacity-not-reached
+def by_expert(expert_T, E, capacity):
+    lists = [torch.where(expert_T == e)[0][: capacity - 1] for e in range(E)]
+    return torch.cat(lists), torch.tensor([len(one) for one in lists])
+
+
+# %% by_expert: unique
+def by_expert(expert_T, E, capacity):
+    values, counts = torch.unique(expert_T, return_counts=True)
+    lists = [torch.where(expert_T == e)[0][:capacity] for e in values]
+    return torch.cat(lists), counts.clamp(max=capacity)
+
+
+# %% by_expert: counts-of-int32
+def by_expert(expert_T, E, capacity):
+    lists = [torch.where(expert_T == e)[0][:capacity] for e in range(E)]
+    return torch.cat(lists), torch.tensor([len(one) for one in lists], dtype=torch.int32)
+
+
+# %% by_expert: counted-in-floats
+def by_expert(expert_T, E, capacity):
+    counts, order = torch.zeros(E), []
+    for e in range(E):
+        for token in range(len(expert_T)):
+            if expert_T[token] == e and counts[e] < capacity:
+                counts[e] += 1
+                order.append(token)
+    return torch.tensor(order), counts
+
+
+# %% by_expert: inverse
+def by_expert(expert_T, E, capacity):
+    lists = [torch.where(expert_T == e)[0][:capacity] for e in range(E)]
+    return torch.cat(lists).argsort(), torch.tensor([len(one) for one in lists])
+
+
+# %% by_expert: turned-round
+def by_expert(expert_T, E, capacity):
+    lists = [torch.where(expert_T == e)[0][:capacity] for e in reversed(range(E))]
+    return torch.cat(lists), torch.tensor([len(one) for one in reversed(lists)])
+
+
+# %% exchange: even-splits
+class Even(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive):
+        n = dist.get_world_size()
+        ctx.even = [len(rows) // n] * n
+        out = torch.empty_like(rows)
+        dist.all_to_all_single(out, rows, ctx.even, ctx.even)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        out = torch.empty_like(grad)
+        dist.all_to_all_single(out, grad.contiguous(), ctx.even, ctx.even)
+        return out, None, None
+
+
+def exchange(rows_RD, send, receive):
+    return Even.apply(rows_RD, send, receive)
+
+
+# %% exchange: reduced-gradient
+class Reduced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive):
+        ctx.splits = send, receive
+        out = rows.new_empty(sum(receive), rows.shape[1])
+        dist.all_to_all_single(out, rows, receive, send)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        send, receive = ctx.splits
+        out = grad.new_empty(sum(send), grad.shape[1])
+        dist.all_to_all_single(out, grad.contiguous(), send, receive)
+        whole = out.sum()
+        dist.all_reduce(whole)
+        return out, None, None
+
+
+def exchange(rows_RD, send, receive):
+    return Reduced.apply(rows_RD, send, receive)
+
+
+# %% exchange: messages
+class Messages(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive):
+        ctx.splits = send, receive
+        return Messages.travel(rows, send, receive)
+
+    @staticmethod
+    def backward(ctx, grad):
+        send, receive = ctx.splits
+        return Messages.travel(grad.contiguous(), receive, send), None, None
+
+    @staticmethod
+    def travel(rows, send, receive):
+        rank, works = dist.get_rank(), []
+        out = rows.new_empty(sum(receive), rows.shape[1])
+        for peer, (ours, theirs) in enumerate(
+            zip(rows.split(send), out.split(receive), strict=True)
+        ):
+            if peer == rank:
+                theirs.copy_(ours)
+            else:
+                if len(ours):
+                    works.append(dist.isend(ours, peer))
+                if len(theirs):
+                    works.append(dist.irecv(theirs, peer))
+        for work in works:
+            work.wait()
+        return out
+
+
+def exchange(rows_RD, send, receive):
+    return Messages.apply(rows_RD, send, receive)
+
+
+# %% exchange: twice-the-gradient
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive):
+        return Swap.forward(ctx, rows, send, receive)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 2 * Swap.backward(ctx, grad)[0], None, None
+
+
+def exchange(rows_RD, send, receive):
+    return Twice.apply(rows_RD, send, receive)
+
+
+# %% exchange: nothing-sent
+def exchange(rows_RD, send, receive):
+    return rows_RD.new_zeros(sum(receive), rows_RD.shape[1])
+
+
+# %% exchange: splits-of-forward
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive):
+        ctx.splits = send, receive
+        out = rows.new_empty(sum(receive), rows.shape[1])
+        dist.all_to_all_single(out, rows, receive, send)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        send, receive = ctx.splits
+        out = grad.new_empty(sum(receive), grad.shape[1])
+        dist.all_to_all_single(out, grad.contiguous(), receive, send)
+        return out, None, None
+
+
+def exchange(rows_RD, send, receive):
+    return Same.apply(rows_RD, send, receive)
+
+
+# %% exchange: list-instead
+def exchange(rows_RD, send, receive):
+    return list(Swap.apply(rows_RD, send, receive).split(receive))
+
+
+# %% moe: gates-made-one
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    return layer(x_TD, gate_T / gate_T.sum(), expert_T, capacity, w1_eDF, w2_eFD)
+
+
+def layer(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    world, local = dist.get_world_size(), len(w1_eDF)
+    order, mine, theirs = routed(expert_T, capacity, world, local)
+    rows = Swap.apply(x_TD[order], mine.sum(1).tolist(), theirs.sum(1).tolist())
+    labels = torch.arange(local).repeat(world).repeat_interleave(theirs.view(-1))
+    h = torch.relu(torch.einsum("rd,rdf->rf", rows, w1_eDF[labels]))
+    y = torch.einsum("rf,rfd->rd", h, w2_eFD[labels])
+    back = Swap.apply(y, theirs.sum(1).tolist(), mine.sum(1).tolist())
+    return gate_T[:, None] * torch.zeros_like(x_TD).index_copy(0, order, back)
+
+
+# %% moe: gate-twice
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    return gate_T[:, None] * layer(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD)
+
+
+def layer(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    world, local = dist.get_world_size(), len(w1_eDF)
+    order, mine, theirs = routed(expert_T, capacity, world, local)
+    rows = Swap.apply(x_TD[order], mine.sum(1).tolist(), theirs.sum(1).tolist())
+    labels = torch.arange(local).repeat(world).repeat_interleave(theirs.view(-1))
+    h = torch.relu(torch.einsum("rd,rdf->rf", rows, w1_eDF[labels]))
+    y = torch.einsum("rf,rfd->rd", h, w2_eFD[labels])
+    back = Swap.apply(y, theirs.sum(1).tolist(), mine.sum(1).tolist())
+    return gate_T[:, None] * torch.zeros_like(x_TD).index_copy(0, order, back)
+
+
+# %% moe: gelu
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    world, local = dist.get_world_size(), len(w1_eDF)
+    order, mine, theirs = routed(expert_T, capacity, world, local)
+    rows = Swap.apply(x_TD[order], mine.sum(1).tolist(), theirs.sum(1).tolist())
+    labels = torch.arange(local).repeat(world).repeat_interleave(theirs.view(-1))
+    h = torch.nn.functional.gelu(torch.einsum("rd,rdf->rf", rows, w1_eDF[labels]))
+    y = torch.einsum("rf,rfd->rd", h, w2_eFD[labels])
+    back = Swap.apply(y, theirs.sum(1).tolist(), mine.sum(1).tolist())
+    return gate_T[:, None] * torch.zeros_like(x_TD).index_copy(0, order, back)
+
+
+# %% moe: capacity-of-all-ranks
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    """An expert takes so many tokens of all ranks together, those of rank 0 first."""
+    world, local = dist.get_world_size(), len(w1_eDF)
+    order, mine, theirs = routed(expert_T, capacity, world, local)
+    rows = Swap.apply(x_TD[order], mine.sum(1).tolist(), theirs.sum(1).tolist())
+    labels = torch.arange(local).repeat(world).repeat_interleave(theirs.view(-1))
+    h = torch.relu(torch.einsum("rd,rdf->rf", rows, w1_eDF[labels]))
+    y = torch.einsum("rf,rfd->rd", h, w2_eFD[labels])
+    seen = torch.nn.functional.one_hot(labels, local).cumsum(0)
+    y = y * (seen.gather(1, labels[:, None]) <= capacity)
+    back = Swap.apply(y, theirs.sum(1).tolist(), mine.sum(1).tolist())
+    return gate_T[:, None] * torch.zeros_like(x_TD).index_copy(0, order, back)
+
+
+# %% moe: averaged-weights
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    """As data parallelism would: the gradient of an expert, divided by the ranks."""
+    world, local = dist.get_world_size(), len(w1_eDF)
+    for weight in (w1_eDF, w2_eFD):
+        weight.register_hook(lambda grad: grad / world)
+    order, mine, theirs = routed(expert_T, capacity, world, local)
+    rows = Swap.apply(x_TD[order], mine.sum(1).tolist(), theirs.sum(1).tolist())
+    labels = torch.arange(local).repeat(world).repeat_interleave(theirs.view(-1))
+    h = torch.relu(torch.einsum("rd,rdf->rf", rows, w1_eDF[labels]))
+    y = torch.einsum("rf,rfd->rd", h, w2_eFD[labels])
+    back = Swap.apply(y, theirs.sum(1).tolist(), mine.sum(1).tolist())
+    return gate_T[:, None] * torch.zeros_like(x_TD).index_copy(0, order, back)
+
+
+# %% moe: back-the-way-it-came
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    world, local = dist.get_world_size(), len(w1_eDF)
+    order, mine, theirs = routed(expert_T, capacity, world, local)
+    rows = Swap.apply(x_TD[order], mine.sum(1).tolist(), theirs.sum(1).tolist())
+    labels = torch.arange(local).repeat(world).repeat_interleave(theirs.view(-1))
+    h = torch.relu(torch.einsum("rd,rdf->rf", rows, w1_eDF[labels]))
+    y = torch.einsum("rf,rfd->rd", h, w2_eFD[labels])
+    back = Swap.apply(y, mine.sum(1).tolist(), theirs.sum(1).tolist())
+    return gate_T[:, None] * torch.zeros_like(x_TD).index_copy(0, order, back)
+
+
+# %% place: ties-to-the-last
+def place(rows_E, n):
+    load, room = [0] * n, [len(rows_E) // n] * n
+    owners = [0] * len(rows_E)
+    for e in sorted(range(len(rows_E)), key=lambda e: -rows_E[e]):
+        rank = min((r for r in reversed(range(n)) if room[r]), key=lambda r: load[r])
+        owners[e] = rank
+        load[rank] += rows_E[e]
+        room[rank] -= 1
+    return owners
+
+
+# %% place: loads-instead
+def place(rows_E, n):
+    load, room = [0] * n, [len(rows_E) // n] * n
+    for rows in sorted(rows_E, reverse=True):
+        rank = min((r for r in range(n) if room[r]), key=lambda r: load[r])
+        load[rank] += rows
+        room[rank] -= 1
+    return load
+
+
+# %% place: dictionary
+def place(rows_E, n):
+    load, room, owners = [0] * n, [len(rows_E) // n] * n, {}
+    for e in sorted(range(len(rows_E)), key=lambda e: -rows_E[e]):
+        rank = min((r for r in range(n) if room[r]), key=lambda r: load[r])
+        owners[e] = rank
+        load[rank] += rows_E[e]
+        room[rank] -= 1
+    return owners
+
+
+# %% place: from-one
+def place(rows_E, n):
+    load, room = [0] * n, [len(rows_E) // n] * n
+    owners = [0] * len(rows_E)
+    for e in sorted(range(len(rows_E)), key=lambda e: -rows_E[e]):
+        rank = min((r for r in range(n) if room[r]), key=lambda r: load[r])
+        owners[e] = rank + 1
+        load[rank] += rows_E[e]
+        room[rank] -= 1
+    return owners
+
+
+# %% place: sorts-what-it-was-given
+def place(rows_E, n):
+    rows_E.sort(reverse=True)
+    load, room, owners = [0] * n, [len(rows_E) // n] * n, []
+    for rows in rows_E:
+        rank = min((r for r in range(n) if room[r]), key=lambda r: load[r])
+        owners.append(rank)
+        load[rank] += rows
+        room[rank] -= 1
+    return owners
+
+
+# %% place: room-for-one-more
+def place(rows_E, n):
+    load, count = [0] * n, [0] * n
+    owners = [0] * len(rows_E)
+    for e in sorted(range(len(rows_E)), key=lambda e: -rows_E[e]):
+        free = [r for r in range(n) if count[r] <= len(rows_E) // n]
+        rank = min(free, key=lambda r: load[r])
+        owners[e] = rank
+        load[rank] += rows_E[e]
+        count[rank] += 1
+    return owners
+
+
+# %% grouped: reversed-weights
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    e, D = w1_eDF.shape[:2]
+    seen = torch.nn.functional.one_hot(local_R, e).cumsum(0)
+    slot = local_R * most + seen.gather(1, local_R[:, None])[:, 0] - 1
+    x = rows_RD.new_zeros(e * most, D).index_copy(0, slot, rows_RD)
+    y = torch.relu(x.view(e, most, D) @ w1_eDF.flip(0)) @ w2_eFD.flip(0)
+    return y.flatten(0, 1)[slot]
+
+
+# %% grouped: relu-of-the-rows
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    e, D = w1_eDF.shape[:2]
+    seen = torch.nn.functional.one_hot(local_R, e).cumsum(0)
+    slot = local_R * most + seen.gather(1, local_R[:, None])[:, 0] - 1
+    x = rows_RD.new_zeros(e * most, D).index_copy(0, slot, torch.relu(rows_RD))
+    return ((x.view(e, most, D) @ w1_eDF) @ w2_eFD).flatten(0, 1)[slot]
+
+
+# %% grouped: a-product-for-nothing
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    e, D = w1_eDF.shape[:2]
+    seen = torch.nn.functional.one_hot(local_R, e).cumsum(0)
+    slot = local_R * most + seen.gather(1, local_R[:, None])[:, 0] - 1
+    x = rows_RD.new_zeros(e * most, D).index_copy(0, slot, rows_RD).view(e, most, D)
+    positive = (x @ w1_eDF) > 0
+    return ((x @ w1_eDF * positive) @ w2_eFD).flatten(0, 1)[slot]
+
+
+# %% grouped: last-slot-lost
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    e, D = w1_eDF.shape[:2]
+    seen = torch.nn.functional.one_hot(local_R, e).cumsum(0)
+    place = (seen.gather(1, local_R[:, None])[:, 0] - 1).clamp(max=most - 2)
+    slot = local_R * most + place
+    x = rows_RD.new_zeros(e * most, D).index_copy(0, slot, rows_RD)
+    return (torch.relu(x.view(e, most, D) @ w1_eDF) @ w2_eFD).flatten(0, 1)[slot]
+
+
+# %% grouped: in-place
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    e, D = w1_eDF.shape[:2]
+    seen = torch.nn.functional.one_hot(local_R, e).cumsum(0)
+    slot = local_R * most + seen.gather(1, local_R[:, None])[:, 0] - 1
+    x = rows_RD.new_zeros(e * most, D).index_copy(0, slot, rows_RD)
+    y = torch.relu(x.view(e, most, D) @ w1_eDF) @ w2_eFD
+    rows_RD.copy_(y.flatten(0, 1)[slot])
+    return rows_RD
+
+
+# %% grouped: mean-of-experts
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    x = rows_RD.expand(len(w1_eDF), -1, -1)
+    return (torch.relu(x @ w1_eDF) @ w2_eFD).mean(0)
+
+
+# %% exchange: forgets-to-return
+def exchange(rows_RD, send, receive):
+    Swap.apply(rows_RD, send, receive)
+
+
+# %% moe: forgets-to-return
+def moe(x_TD, gate_T, expert_T, capacity, w1_eDF, w2_eFD):
+    order, mine, theirs = routed(expert_T, capacity, dist.get_world_size(), len(w1_eDF))
+    Swap.apply(x_TD[order], mine.sum(1).tolist(), theirs.sum(1).tolist())

@@ -60,11 +60,18 @@ def _exchanged(answer: Any, rows: Any, send: list[int], receive: list[int], grad
 
     rows = make(rows).requires_grad_()
     came = answer(rows, send, receive)
-    found = came.detach().clone()
+    found = _as_it_is(came)
     dist.barrier()
-    if came.requires_grad:
+    if isinstance(came, list | tuple):
+        return Noted(came, None)
+    if getattr(came, "requires_grad", False):
         came.backward(make(grad))
     return Noted([found, rows.grad], None)
+
+
+def _as_it_is(returned: Any) -> Any:
+    """What an answer returned, before anything else can change it; it may be no tensor."""
+    return returned.detach().clone() if hasattr(returned, "detach") else returned
 
 
 @judged("exchange", lab="14", play=_exchanged, called="[rows, gradient]: ", silent=True)
@@ -123,8 +130,8 @@ def _layer(answer: Any, given: list[Any], expert: list[int], capacity: int, grad
 
     x, gate, w1, w2 = (one.requires_grad_() for one in make(given))
     y = answer(x, gate, torch.tensor(expert, dtype=torch.int64), capacity, w1, w2)
-    found = [y.detach().clone()]
-    if y.requires_grad:
+    found = [_as_it_is(y)]
+    if getattr(y, "requires_grad", False):
         y.backward(make(grad))
     # Where no row came, a weight has no gradient, or zeros: both are right.
     zeros = [torch.zeros_like(one) if one.grad is None else one.grad for one in (x, gate, w1, w2)]
