@@ -79,7 +79,7 @@ def exchange(draw: random.Random) -> Iterator[Trial]:
     """`exchange(rows_RD, send, receive)`: rows to other ranks, and theirs to this one."""
     for n, like in ((2, "all have rows"), (3, "all have rows"), (4, "a rank gets none")):
         table = np.array(draw.sample(range(1, n * n + 1), n * n)).reshape(n, n) % 4 + 1
-        table[0, 1:] += 1  # what goes is not what comes
+        table[0, 1:] = table[1:, 0] + 1  # what goes is not what comes
         if n == 4:
             table[:, 2] = 0
             table[1] = 0
