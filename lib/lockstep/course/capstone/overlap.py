@@ -9,9 +9,10 @@ order of the program hides as much or less, as what runs at the same time is a f
 No order ends before the longest chain of operations that need each other (the critical path, with
 free resources), nor before each rank has computed, and communicated what it cannot hide.
 
-Durations are those of the trace. A communication's is the time since its last rank has come. The
-host may read values and decide by them; `needs` does not know it: so the least time may be too
-short, and is never too long.
+Durations are those of the trace. A communication's is the time since its last rank has come. What
+the host reads and decides by, `needs` does not know: so the least time may be too short. A buffer
+that is written to again is one result that needs the other: with more buffers the least time may be
+shorter.
 """
 
 from __future__ import annotations
