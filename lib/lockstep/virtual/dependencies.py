@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from .kernels import Kernel, extent
 
 
@@ -22,12 +24,14 @@ class Dependencies:
             self._parts.append(launch)
             return
         for memory, view, writes in kernel.uses:
-            (first, last), written = extent(view), memory.history.written
+            with torch._C.DisableTorchFunction():  # the view is looked at, and nothing is computed
+                (first, last), whole = extent(view), view.is_contiguous()
+            written = memory.history.written
             needs.update(
                 by for a, b, of, by in written if a < last and first < b and of is memory.owner
             )
             if writes:
-                whole = view.is_contiguous()  # else what lies between stays
+                # What lies between the elements of a view with gaps stays.
                 rest = [(a, min(b, first) if whole else b, of, by) for a, b, of, by in written]
                 rest += [(max(a, last), b, of, by) for a, b, of, by in written if whole]
                 left = [one for one in rest if one[0] < one[1]]
