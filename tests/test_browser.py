@@ -30,9 +30,11 @@ LABS = sorted(path.stem for path in (ROOT / "labs").glob("*.ipynb"))
 SOLUTIONS = sorted(path.stem for path in (ROOT / "solutions").glob("*.ipynb"))
 
 # A Chromium that crashed is started anew for the next test; the one that it failed is tried again.
+# So is one in which JupyterLab's widgets did not find a model: once in some thousands, on a busy
+# machine, and why is not known.
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.flaky(reruns=1, only_rerun=["TargetClosedError"]),
+    pytest.mark.flaky(reruns=1, only_rerun=["TargetClosedError", "widget model not found"]),
 ]
 
 
