@@ -86,12 +86,14 @@ def last_all_reduce(how, folder):
 
 
 def seen_by_others(how):
-    with tempfile.TemporaryDirectory() as folder:
-        options = with_gloo | {"may_fail": True}
-        job = lockstep.torchrun(last_all_reduce, how, folder, **options)
-        files = sorted(Path(folder).iterdir())
-        first = lambda file: file.read_text().split(". ")[0]  # sentence
-        return job, {file.name: first(file) for file in files}
+    options, seen = with_gloo | {"may_fail": True}, {}
+    first = lambda file: file.read_text().split(". ")[0]  # sentence
+    while not seen:  # on a busy machine the job may end before they write
+        with tempfile.TemporaryDirectory() as folder:
+            job = lockstep.torchrun(last_all_reduce, how, folder, **options)
+            files = sorted(Path(folder).iterdir())
+            seen = {file.name: first(file) for file in files}
+    return job, seen
 
 
 ended = {how: seen_by_others(how) for how in ("dies", "hangs")}
