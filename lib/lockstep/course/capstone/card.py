@@ -32,7 +32,7 @@ from .overlap import overlap
 from .programs import MENDED, is_the_courses
 
 CLOSE = 1e-4  # largest relative difference of a loss that another order of sums explains
-STEPS = 6
+STEPS = 4
 WARM_UP = 4  # steps on a real GPU, before those that count
 REPEATS = 5  # of each program: fewer, and the gate says nothing
 TIMES = 20  # as slow as an H200
