@@ -3,7 +3,7 @@
     gate.py [--pairs 300] [--to FILE]
 
 Pairs with the noises of `tests/noises.py` and with steps measured here, on a CPU that other
-processes keep busy; and the pairs of `tests/test_gate.py`. About two minutes on 2 cores.
+processes keep busy; and the pairs of `tests/test_gate.py`. About eight minutes on 2 cores.
 """
 
 from __future__ import annotations
