@@ -61,6 +61,11 @@ def test_five_percent_more_is_found_in_nine_pairs_of_ten_of_thirty_steps(steps):
     assert alarms(found) >= 0.88 * PAIRS
 
 
+def test_five_percent_more_is_found_among_spikes_in_every_tenth_step():
+    found = judged("spikes", noises.pair(noises.spikes, times=1.05), noise.of_steps)
+    assert alarms(found) >= 0.9 * PAIRS
+
+
 @pytest.mark.parametrize(
     ("share", "least"), [pytest.param(5, 0.9, id="5 %"), pytest.param(10, 0.98, id="10 %")]
 )
