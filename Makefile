@@ -50,9 +50,9 @@ test-browser: tools  ## only run every notebook in JupyterLab in a headless Chro
 	$(BIN)/python tests/browser.py
 	PICTURES=build/screenshots $(BIN)/pytest -m "long or not long" tests/test_browser.py
 
-test-slurm: tools  ## run jobs on a Slurm of two nodes on this machine; installs it (Debian, root)
+test-slurm: tools  ## run jobs on a Slurm of two nodes on this machine, also on its GPUs; installs it (Debian, root)
 	$(BIN)/python tests/slurm.py
-	$(BIN)/pytest -m slurm tests/test_slurm.py
+	$(BIN)/pytest -m slurm tests/test_slurm.py tests/test_slurm_gpu.py
 
 test-hub: tools  ## three learners at once on a JupyterHub of its own; installs it below build/
 	$(BIN)/python tests/hub.py

@@ -1,5 +1,7 @@
 """A Slurm of two nodes on this machine, of Debian's packages (Linux, root), for tests.
 
+Its GPUs are fake, or this machine's own, which are dealt out to the nodes.
+
 `python tests/slurm.py` installs what lacks, and runs a job on both nodes (`make test-slurm` does).
 With SLURM=no in the environment its tests are left out.
 """
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ports import free_ports
@@ -50,7 +52,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/{tasks}
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
-DefMemPerCPU=500
+DefMemPerCPU={memory_of_cpu}
 MpiDefault=none
 ReturnToService=2
 SchedulerParameters=sched_interval=1,bf_interval=1
@@ -65,26 +67,29 @@ MinJobAge=60
 InactiveLimit=0
 KillWait=2
 GresTypes=gpu
-NodeName=DEFAULT CPUs=4 RealMemory=4000 Gres=gpu:2
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]}
-NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]}
+NodeName=DEFAULT CPUs=4 RealMemory={memory}
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} {gpus[0]}
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} {gpus[1]}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF
 PartitionName=tiny Nodes=n1 MaxTime=1 State=UP PriorityTier=1
 PartitionName=down Nodes=ALL State=DOWN PriorityTier=1
 """
 
-# Memory that is not the job's own is refused by the kernel, which ends a process of it.
+# Memory that is not the job's own is refused by the kernel, which ends a process of it; and so are
+# GPUs that are not the job's.
 _CGROUPS = """
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
-ConstrainRAMSpace=yes
+ConstrainRAMSpace={memory}
+ConstrainDevices={devices}
 ConstrainCores=no
 """
 
 
-# Two GPUs on each node, of which Slurm knows only that there are such devices.
-_GPUS = "NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]"
+def real_gpus() -> list[Path]:
+    """The device files of this machine's NVIDIA GPUs."""
+    return sorted(Path("/dev").glob("nvidia[0-9]*"), key=lambda path: int(path.name[6:]))
 
 
 def why_not() -> str:
@@ -103,6 +108,13 @@ def why_no_limits() -> str:
     """Why such a Slurm cannot see to it that a job keeps to its memory; "" where it can."""
     if not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.W_OK):
         return "there are no control groups of version 1, in which one may limit memory"
+    return ""
+
+
+def why_no_fences() -> str:
+    """The same of the GPUs that Slurm gave to it."""
+    if not os.access("/sys/fs/cgroup/devices/devices.deny", os.W_OK):
+        return "there are no control groups of version 1, in which one may deny devices"
     return ""
 
 
@@ -139,9 +151,13 @@ def try_it() -> None:
 
 
 class Cluster:
-    """Controller and two nodes. Use as a context manager; SLURM_CONF names it meanwhile."""
+    """Controller and two nodes. Use as a context manager; SLURM_CONF names it meanwhile.
 
-    def __init__(self) -> None:
+    gpus: device files to deal out, to the first node one more where they are odd. Without any, each
+    node has two fake ones, of which Slurm knows only that there are such devices.
+    """
+
+    def __init__(self, gpus: Sequence[Path] = ()) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="lockstep-slurm-"))
         self.folder.chmod(0o755)  # munged asks for that, of all that is above its socket
         (self.folder / "munge").mkdir(mode=0o755)
@@ -149,18 +165,40 @@ class Cluster:
         (self.folder / "state").mkdir()
         host = socket.gethostname().split(".")[0]
         self._configuration = self.folder / "slurm.conf"
+        limits, fences = not why_no_limits(), bool(gpus) and not why_no_fences()
+        half = (len(gpus) + 1) // 2
+        fake = [self.folder / "gpu0", self.folder / "gpu1"]
+        self.gpus = {"n1": gpus[:half], "n2": gpus[half:]} if gpus else dict.fromkeys(NODES, fake)
+        of_nodes = self.gpus.values()
         self._configuration.write_text(
             _CONFIGURATION.format(
                 host=host,
                 folder=self.folder,
                 ports=free_ports(3),
-                tasks="none" if why_no_limits() else "cgroup",
+                tasks="cgroup" if limits or fences else "none",
+                memory=64_000 if gpus else 4_000,
+                memory_of_cpu=8_000 if gpus else 500,  # CUDA takes gigabytes
+                gpus=[f"Gres=gpu:{len(own)}" if own else "" for own in of_nodes],
             )
         )
-        (self.folder / "cgroup.conf").write_text(_CGROUPS)
-        (self.folder / "gres.conf").write_text(_GPUS.format(folder=self.folder))
-        for name in ("gpu0", "gpu1"):
-            os.mknod(self.folder / name, 0o666 | stat.S_IFCHR, _NULL)
+        yes_no = {True: "yes", False: "no"}
+        (self.folder / "cgroup.conf").write_text(
+            _CGROUPS.format(memory=yes_no[limits], devices=yes_no[fences])
+        )
+        (self.folder / "gres.conf").write_text(
+            "".join(
+                f"NodeName={name} Name=gpu File={device} AutoDetect=off\n"
+                for name, own in self.gpus.items()
+                for device in own
+            )
+        )
+        for device in () if gpus else fake:
+            os.mknod(device, 0o666 | stat.S_IFCHR, _NULL)
+        # Slurm numbers a job's GPUs among those that it can open, where others are denied.
+        self._hidden = {
+            name: [one for one in gpus if one not in own] if fences or not own else []
+            for name, own in self.gpus.items()
+        }
 
     def __enter__(self) -> Cluster:
         os.environ["SLURM_CONF"] = str(self._configuration)
@@ -211,7 +249,13 @@ class Cluster:
 
     def start_node(self, name: str) -> None:
         (self.folder / f"spool-{name}").mkdir(exist_ok=True)
-        _call("slurmd", "-N", name, "-f", str(self._configuration))
+        command = ["slurmd", "-N", name, "-f", str(self._configuration)]
+        if hidden := self._hidden[name]:  # nobody opens them there, as if on another host
+            hide = [
+                f"mount --bind {gpu} {gpu}; mount -o remount,bind,nodev {gpu}" for gpu in hidden
+            ]
+            command = ["unshare", "--mount", "sh", "-ec", f"{'; '.join(hide)}; {' '.join(command)}"]
+        _call(*command)
 
     def kill_node(self, name: str) -> None:
         """As a host that loses its power: its daemon and all that Slurm runs there."""

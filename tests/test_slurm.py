@@ -248,7 +248,9 @@ def test_gpus_that_are_too_few_are_refused_before_and_after_the_queue(cluster):
     few = "by gpus_per_node= each node has 1 GPU, and NCCL needs one for each of the 2 ranks"
     with pytest.raises(lockstep.LaunchError, match=few):
         lockstep.torchrun(abs, -1, nproc_per_node=2, backend="nccl", on=Slurm(gpus_per_node=1))
-    with pytest.raises(lockstep.LaunchError, match=r"rejected the job.*There are: gpu:2"):
+    with pytest.raises(
+        lockstep.LaunchError, match=r"rejected the job.*There are: gpu:2 on 2 nodes"
+    ):
         lockstep.torchrun(abs, -1, nproc_per_node="gpu", on=Slurm(gpus_per_node=3))
     given = r"no GPUs on n1 .*, although it was given CUDA_VISIBLE_DEVICES=0,1, and NCCL needs 2"
     with pytest.raises(lockstep.LaunchError, match=given):
@@ -330,23 +332,27 @@ dist.barrier()
 """
 
 
-def test_the_batch_script_of_lab_13_goes_on_where_a_warning_has_ended_it(cluster, tmp_path):
-    """Of the lab's script only the name of the program is another one."""
+def goes_on(folder: Path, train: str, *options: str) -> None:
+    """Lab 13's batch script, of which only the name of the program is another one, is warned."""
     source = next((ROOT / "solutions" / "source").glob("13_*.py")).read_text(encoding="utf-8")
     script = source.partition("# ```bash\n")[2].partition("# ```")[0].replace("\n# ", "\n")
     script = script.removeprefix("# ").replace("srun python", f"srun {sys.executable}")
-    (tmp_path / "train.py").write_text(TRAIN)
-    (tmp_path / "job.sh").write_text(script)
+    (folder / "train.py").write_text(train)
+    (folder / "job.sh").write_text(script)
     job = slurm.said(
-        *("sbatch", "--parsable", "--time=60", f"--chdir={tmp_path}", "--output=said"),
-        str(tmp_path / "job.sh"),
+        *("sbatch", "--parsable", "--time=60", f"--chdir={folder}", "--output=said", *options),
+        str(folder / "job.sh"),
     )
-    slurm.wait((tmp_path / "at-work-0").exists)
+    slurm.wait((folder / "at-work-0").exists)
     subprocess.run(["scancel", "--signal=TERM", job], check=True)
-    slurm.wait((tmp_path / "finished").exists, 90)
-    warned_at = int((tmp_path / "at-work-1").read_text())
+    slurm.wait((folder / "finished").exists, 90)
+    warned_at = int((folder / "at-work-1").read_text())
     assert warned_at >= 5  # the second attempt began where the first had left
-    assert int((tmp_path / "saved").read_text()) == warned_at + 5
+    assert int((folder / "saved").read_text()) == warned_at + 5
+
+
+def test_the_batch_script_of_lab_13_goes_on_where_a_warning_has_ended_it(cluster, tmp_path):
+    goes_on(tmp_path, TRAIN)
 
 
 def test_a_node_that_goes_down_is_named(cluster):

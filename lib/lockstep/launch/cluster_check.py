@@ -11,6 +11,7 @@ from typing import Any
 
 import platformdirs
 
+from ..base.formatting import counted
 from .cluster import profile
 from .cluster.slurm import Slurm
 from .errors import LaunchError
@@ -66,7 +67,6 @@ def probe(file: str) -> dict[str, Any]:
     total = torch.ones(1, device=device)
     dist.all_reduce(total)
     node = os.environ.get("SLURMD_NODENAME") or platform.node()
-    print(
-        f"hello from {node}, {torch.cuda.device_count()} GPUs, Python {platform.python_version()}"
-    )
+    gpus = counted(torch.cuda.device_count(), "GPU")
+    print(f"hello from {node}, {gpus}, Python {platform.python_version()}")
     return {"node": node, "shared": Path(file).exists(), "sum": float(total)}

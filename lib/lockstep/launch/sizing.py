@@ -49,7 +49,7 @@ def _nproc(asked: int | str, hosts: Hosts) -> int:
         nproc = words[asked]()
         if nproc == 0:
             raise LaunchError(
-                f"{hosts.each_has} no GPU that PyTorch can use, so nproc_per_node=gpu means "
+                f"{hosts.each_has} {hosts.no_gpu}, so nproc_per_node=gpu means "
                 "no ranks at all. Give a number of ranks: they run on the CPU with gloo."
             )
         return nproc
@@ -68,7 +68,7 @@ def _backend(asked: str, nproc: int, hosts: Hosts) -> tuple[str, str]:
         return "gloo", ""
     gpus, has = hosts.count_gpus(), hosts.each_has
     if asked == "nccl" and gpus < nproc:
-        there = {0: "no GPU that PyTorch can use", 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
+        there = {0: hosts.no_gpu, 1: "1 GPU"}.get(gpus, f"{gpus} GPUs")
         most = f"-n {gpus}, or " if gpus else ""
         raise LaunchError(
             f"{has} {there}, and NCCL needs one for each of the {nproc} ranks. "

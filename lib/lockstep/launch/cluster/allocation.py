@@ -72,6 +72,7 @@ class CurrentSlurmJob(Slurm):
     """Nodes of the Slurm job that this process is in. Agents are started once and stay."""
 
     each_has = "one of this Slurm job's nodes has"
+    no_gpu = Nodes.no_gpu
 
     def count_gpus(self) -> int:
         with self.lease(1, show=True) as nodes:  # only its agents know

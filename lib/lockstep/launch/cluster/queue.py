@@ -12,11 +12,12 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from ...base.formatting import printable
+from ...base.formatting import counted, printable
 from ..errors import LaunchError
 
 _PATIENCE = 30.0  # seconds for an answer of the controller
@@ -85,19 +86,26 @@ def submit(options: Sequence[str], script: str) -> str:
         said = _words(done.stderr)
         asked = " ".join(options)
         if "partition" in said:
-            said += _there_are("%R")
+            said += _there_are(_there("%R"))
         elif "gpus" in asked or "--gres" in asked:  # of which it says only "node configuration"
-            said += _there_are("%G")
+            of_nodes = Counter(
+                dict(line.split(maxsplit=1) for line in _there("%N %G", "--Node")).values()
+            )
+            del of_nodes["(null)"]
+            said += _there_are(f"{gpus} on {counted(n, 'node')}" for gpus, n in of_nodes.items())
         raise LaunchError(f"Slurm rejected the job: {said}\n({shlex.join(command)})")
     number, _, _ = done.stdout.strip().partition(";")  # behind it a cluster's name, of several
     return number
 
 
-def _there_are(what: str) -> str:
-    """Return what all nodes together have, as `sinfo` writes it."""
-    found = _call(["sinfo", "--noheader", f"--format={what}"]).stdout.split()
-    names = sorted({printable(name) for name in found if name != "(null)"})
-    return f". There are: {', '.join(names) or 'none'}"
+def _there(what: str, *options: str) -> list[str]:
+    """Return what `sinfo` writes, by line."""
+    found = _call(["sinfo", "--noheader", f"--format={what}", *options]).stdout
+    return [printable(line) for line in found.splitlines()]
+
+
+def _there_are(names: Iterable[str]) -> str:
+    return f". There are: {', '.join(sorted(set(names))) or 'none'}"
 
 
 def start(command: Sequence[str]) -> subprocess.Popen[str]:

@@ -71,6 +71,7 @@ class Slurm(Hosts):
         return self.nodes
 
     each_has: ClassVar[str] = "by gpus_per_node= each node has"
+    no_gpu: ClassVar[str] = "no GPU, as none is asked for"
     if_interrupted: ClassVar[str] = (
         "Interrupted before Slurm had started it; nothing of it is left in the queue."
     )

@@ -171,6 +171,7 @@ class Hosts:
     count: int
     are_here: ClassVar[bool] = False  # this host alone
     each_has: ClassVar[str]  # whose GPUs `count_gpus` counts: "this machine has"
+    no_gpu: ClassVar[str] = "no GPU that PyTorch can use"
     if_interrupted: ClassVar[str] = "Interrupted before it started."  # while it waits for them
 
     @property
