@@ -220,9 +220,8 @@ class Cluster:
         _end(self.folder / "munge" / "pid")
         del os.environ["SLURM_CONF"]
         shutil.rmtree(self.folder, ignore_errors=True)
-        for node in NODES:  # its control groups, the innermost first
-            root = f"/sys/fs/cgroup/memory/slurm_{node}"
-            for group, *_rest in os.walk(root, topdown=False):
+        for root in Path("/sys/fs/cgroup").glob("*/slurm_n[12]"):
+            for group, *_rest in os.walk(root, topdown=False):  # the innermost first
                 with contextlib.suppress(OSError):  # others are in it
                     os.rmdir(group)
 
