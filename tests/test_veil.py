@@ -44,6 +44,19 @@ def test_a_guess_is_asked_for_as_a_number_is(veiled):
     assert veiled("guess = 'holds'", "1", CLAIM) == [False] * 3
 
 
+def test_a_lab_s_own_function_answers_and_what_follows_is_shown(veiled):
+    own = "import lockstep\ndef beside(prediction):\n    return lockstep.compare(prediction, 4)"
+    mine = "import types\nseen = types.SimpleNamespace(compare=lambda *both: both)"
+    cells = ["prediction = None", "1", "seen.compare(prediction, 4)", "2"]
+    assert veiled(own, mine, *cells) == [False, False, False, True, True, False]
+
+
+def test_two_open_questions_hide_until_both_are_answered(veiled):
+    compare = COMPARE.format("prediction")
+    assert veiled("guess = None", "prediction = 3", compare, "1") == [False, False, False, True]
+    assert veiled(CLAIM, "1") == [True, False]
+
+
 def test_exercises_and_what_comes_much_later_are_not_hidden(veiled):
     check = "import lockstep\nlockstep.check('average', None)"
     assert veiled("prediction = None", check, *["1"] * 6) == [False, False, *[True] * 5, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import Any
 
 from IPython.display import display
@@ -10,7 +11,8 @@ from IPython.display import display
 from ..base.machine import in_notebook
 
 _ASKS = re.compile(r"^(prediction|guess)\s*=", re.MULTILINE)
-_ANSWERS = {"lockstep.compare(": "prediction", "lockstep.claim(": "guess"}
+# Also where a lab's own function compares: seen.compare(prediction, …).
+_ANSWERS = re.compile(r"\bcompare\(\s*(?:predicted=)?(prediction)\b|\bguess=(guess)\b")
 _FARTHEST = 6  # cells between a question and its answer
 # All other outputs of the cell, but errors. Where nothing else is shown, there is nothing to hide.
 # A page that does not trust the notebook takes no style from it, and so shows no veil either.
@@ -25,44 +27,58 @@ _STYLE = """<style>
 </style>"""
 
 
+# Who goes on without has done so after the page was loaded anew, too. It comes after the fold.
+_KEPT = """<script>{{
+    const veil = document.currentScript.previousElementSibling;
+    veil.open = "{key}" in localStorage;
+    veil.ontoggle = () => localStorage[veil.open ? "setItem" : "removeItem"]("{key}", "");
+}}</script>"""
+
+
 class Veil:
     """Hides what cells show between a question and its answer, while the question has none.
 
     It goes by names: a cell that sets `prediction` or `guess` to None asks, and the next cell that
-    calls lockstep.compare or lockstep.claim answers. Only the page hides: kernel and notebook have
-    all outputs, and a notebook that another program executes is the same but for a line.
+    compares it with something, or passes it to a claim, answers. Only the page hides: kernel and
+    notebook have all outputs, and a notebook that another program executes is the same but for a
+    line.
     """
 
     def __init__(self, shell: Any):
         self._shell = shell
-        self._asked = ""  # the name that has no value yet
-        self._cells = 0  # since then
+        self._asked: dict[str, int] = {}  # names without an answer: how many cells ago
 
     def before(self, cell: Any) -> None:
         """Show what hides the outputs that follow, where they would tell."""
         code = str(cell.raw_cell)
-        names = [name for call, name in _ANSWERS.items() if call in code] or [self._asked]
-        if _ASKS.search(code) or "lockstep.check(" in code or not any(map(self._is_open, names)):
+        unsaid = [name for name in _answered(code) or self._asked if self._is_open(name)]
+        if _ASKS.search(code) or "lockstep.check(" in code or not unsaid:
             return
-        said = f"Your {names[0]} first: write it above, as {names[0]} = …, and run both cells."
+        said = f"Your {unsaid[0]} first: write it above, as {unsaid[0]} = …, and run both cells."
         summary = f"<summary>{said} Or go on without.</summary>"
         fold = (
             f'<details class="lockstep-veil" style="display:none">{summary}What came out:</details>'
         )
-        display({"text/plain": said, "text/html": _STYLE + fold}, raw=True)
+        kept = _KEPT.format(key=f"lockstep-veil-{secrets.token_hex(8)}")
+        display({"text/plain": said, "text/html": _STYLE + fold + kept}, raw=True)
 
     def after(self, result: Any) -> None:
         """Take note of a question, and of its answer."""
         code = str(result.info.raw_cell)
         if asks := _ASKS.search(code):
-            self._asked, self._cells = asks[1], 0
+            self._asked[asks[1]] = 0
             return
-        self._cells += 1
-        if self._cells >= _FARTHEST or any(call in code for call in _ANSWERS):
-            self._asked = ""
+        ago = {name: cells + 1 for name, cells in self._asked.items()}
+        over = _answered(code)
+        self._asked = {n: c for n, c in ago.items() if n not in over and c < _FARTHEST}
 
     def _is_open(self, name: str) -> bool:
         return bool(name) and self._shell.user_ns.get(name, 0) is None
+
+
+def _answered(code: str) -> list[str]:
+    """Return the names that a cell answers, "prediction" or "guess"."""
+    return [found[1] or found[2] for found in _ANSWERS.finditer(code)]
 
 
 def watch(shell: Any) -> None:
