@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -33,13 +34,15 @@ def course(tmp_path, monkeypatch):
     return write
 
 
-def test_cells_that_take_a_while_say_so(course, tmp_path):
+def test_cells_that_take_a_while_say_so(course, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     course("import time; time.sleep(1.2)", "print('quick')")
     shown = json.loads(demo.prepare("0", False, tmp_path / "demo").read_text())
     assert [cell["id"] for cell in shown["cells"]] == ["c0-time", "c0", "c1", "check"]
     said = re.fullmatch(r"\*takes about (\d+) s on this machine\*", shown["cells"][0]["source"])
     assert said and int(said[1]) >= 1  # a busy machine takes longer
     assert not any(cell.get("outputs") for cell in shown["cells"])
+    assert "3/3" in capsys.readouterr().err  # a bar, on a terminal
 
 
 def test_what_does_not_run_here_is_not_shown(course, tmp_path):

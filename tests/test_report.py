@@ -93,13 +93,16 @@ def test_the_command_executes_equal_code_once_and_says_why_what_does_not_count(
 
     monkeypatch.setattr(sandbox, "run", counted)
     monkeypatch.setattr(sandbox, "lacks", lambda: "")  # that takes seconds, and has its own test
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     hand_in("ada", RIGHT, CHECK)
     hand_in("bob", RIGHT, CHECK, name="mine.ipynb")  # its cells have other ids
     hand_in("cy", 'average = lockstep.solution("average")')
     hand_in("dan", "1 / 0", "def average(x): return x", "del average", "average = None")
     assert main(["report", str(tmp_path / "in"), "--to", str(tmp_path / "out")]) == 0
     assert len(executed) == 3
-    rows = dict(re.findall(r"^(\w+) +00 +(\d of 1 +\S) ", capsys.readouterr().out, re.MULTILINE))
+    told_out, bar = capsys.readouterr()
+    assert "executing: 100%" in bar and "3/3" in bar
+    rows = dict(re.findall(r"^(\w+) +00 +(\d of 1 +\S) ", told_out, re.MULTILINE))
     assert [" ".join(row.split()) for row in rows.values()] == [
         *("1 of 1 ✓", "1 of 1 ✓", "0 of 1 ⊘", "0 of 1 …")
     ]

@@ -20,6 +20,7 @@ from lockstep.base.provenance import Provenance
 from lockstep.trace import Kind, Trace, TraceError
 from lockstep.trace.read.kineto import cache, files, workers
 from lockstep.trace.read.kineto import text as kineto_text
+from tqdm import tqdm
 
 LIBRARY = str(Path(files.__file__).parents[4])
 
@@ -733,6 +734,16 @@ def test_as_many_processes_as_cores_may_be_used(run: Path, monkeypatch: Any) -> 
         started.clear()
         Trace.load(run, cache=False)
         assert len(started) == processes
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_notebook_shows_how_many_large_files_are_read(
+    run: Path, seen: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(workers, "in_notebook", lambda: seen)
+    monkeypatch.setattr("tqdm.tqdm", lambda **said: tqdm(**said | {"delay": 0, "mininterval": 0}))
+    Trace.load(run, cache=False, processes=2)
+    assert ("2/2" in capsys.readouterr().err) is seen
 
 
 def test_processes_read_the_same_and_pass_errors_on(run: Path, tmp_path: Path) -> None:

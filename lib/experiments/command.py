@@ -12,6 +12,7 @@ from pathlib import Path
 from lockstep.base import machine as machines
 from lockstep.base.machine import Machine
 from lockstep.figures.table import Table
+from tqdm import tqdm
 
 from . import (
     backends,
@@ -128,7 +129,9 @@ def _record(
     environment = dict(os.environ)
     results: dict[str, Result] = {}
     found = experiment.run(machine, count)
-    for part in [found] if isinstance(found, Sequence) else ([one] for one in found):
+    parts = [found] if isinstance(found, Sequence) else ([one] for one in found)
+    # disable=None: only a terminal shows it.
+    for part in tqdm(parts, desc=experiment.name, unit="result", leave=False, disable=None):
         entries = [
             manifest.entry(result, experiment.name, count, machine, command, environment)
             for result in part

@@ -83,6 +83,8 @@ def show_results(done: Sequence[Any], table: Callable[[Any], str], as_json: bool
     help="go on where this machine has no namespaces: notebooks then run as you, without a sandbox",
 )
 def _report(arguments: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
     from . import report, sandbox, tables
 
     weaker, gigabyte = arguments.without_walls, 10**9
@@ -103,9 +105,11 @@ def _report(arguments: argparse.Namespace) -> int:
             )
         at_once = arguments.at_once or _most_at_once()
         folder, numbers = arguments.folder, arguments.numbers
-        for one in report.grade_folder(folder, numbers, limits, not weaker, at_once):
+        bar = sys.stderr.isatty()
+        for one in report.grade_folder(folder, numbers, limits, not weaker, at_once, bar):
             done.append(one)
-            print(in_one_line(f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"))
+            line = f"{one.learner}, lab {one.lab or '?'}: {one.score} of {one.most}"
+            tqdm.write(in_one_line(line))  # above the bar
         if not done:
             return refuse("report", f"{folder} has no notebooks of these labs")
         stamp = sandbox.stamp(limits, not weaker)

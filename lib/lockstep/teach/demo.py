@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,7 +77,8 @@ def _measure(published: Path) -> dict[str, float]:
     """Execute the solution; returns how many seconds each cell took on this machine."""
     print("running it once, to find out how long each cell takes here …", flush=True)
     with tempfile.TemporaryDirectory(prefix="lockstep-") as folder:
-        (done,) = execute.run([published], {}, Path(folder))
+        bar = sys.stderr.isatty()
+        (done,) = execute.run([published], {}, Path(folder), progress=bar)
         if done.problems or done.executed is None:
             raise CannotShow(f"{done.notebook} does not run here: {'; '.join(done.problems)}")
         executed = json.loads(done.executed.read_text(encoding="utf-8"))

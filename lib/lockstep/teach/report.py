@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from ..base.formatting import in_one_line
 from ..course.exercises import NOT_JUDGED, PASS, exercises
 from . import grading, run_notebook, sandbox, submissions
@@ -82,20 +84,27 @@ class Graded:
 
 
 def grade(
-    found: Sequence[Submission], limits: Limits, walls: bool = True, at_once: int = 1
+    found: Sequence[Submission],
+    limits: Limits,
+    walls: bool = True,
+    at_once: int = 1,
+    progress: bool = False,
 ) -> Iterator[Graded]:
     """Execute and judge each, `at_once` at a time; in order, as they are done.
 
-    Of those that have the same code only the first is executed.
+    Of those that have the same code only the first is executed. progress: show a bar on stderr.
     """
     stop = threading.Event()
     run = partial(sandbox.run, limits=limits, walls=walls, stop=stop)
     running: dict[tuple[str, str], Future[Graded]] = {}
-    with ThreadPoolExecutor(at_once) as pool:
+    first = {one.executes: one for one in reversed(found)}
+    bar = tqdm(total=len(first), desc="executing", unit="notebook", disable=not progress)
+    with bar, ThreadPoolExecutor(at_once) as pool:
         try:
             for one in found:
-                if one.executes not in running:
+                if first[one.executes] is one:
                     running[one.executes] = pool.submit(_grade, one, run, limits, stop)
+                    running[one.executes].add_done_callback(lambda _: bar.update())
             for one in found:
                 yield _as_of(one, running[one.executes].result())
         finally:  # with Ctrl-C, what runs need not end
@@ -227,9 +236,14 @@ def _quoted(text: str) -> str:
 
 
 def grade_folder(
-    folder: Path, labs: Sequence[str], limits: Limits, walls: bool, at_once: int
+    folder: Path,
+    labs: Sequence[str],
+    limits: Limits,
+    walls: bool,
+    at_once: int,
+    progress: bool = False,
 ) -> Iterator[Graded]:
-    """Grade all notebooks of these labs (none: all) below a folder.
+    """Grade all notebooks of these labs (none: all) below a folder, as `grade` does.
 
     Raises OSError where that is no folder.
     """
@@ -237,4 +251,4 @@ def grade_folder(
         raise NotADirectoryError(f"{folder} is not a folder")
     wanted = {number.zfill(2) for number in labs}
     found = [one for one in submissions.find(folder) if not wanted or one.lab in wanted]
-    yield from grade(found, limits, walls, at_once)
+    yield from grade(found, limits, walls, at_once, progress)

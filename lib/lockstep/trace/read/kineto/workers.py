@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from ....base.machine import usable_cores
+from ....base.machine import in_notebook, usable_cores
 from ...slices import TraceError
 from .cache import entry_of, keep, prune, saved
 from .file import File, read
@@ -105,8 +105,10 @@ def _in_processes(store: Path, paths: list[Path], number: int) -> dict[str, list
     errors: dict[str, list[str]] = {}
     from tqdm import tqdm  # small traces do not wait for its import
 
-    # disable=None: only a terminal shows it.
-    bar = tqdm(desc="reading", total=len(paths), unit="file", delay=2, leave=False, disable=None)
+    seen = sys.stderr.isatty() or in_notebook()
+    bar = tqdm(
+        desc="reading", total=len(paths), unit="file", delay=2, leave=False, disable=not seen
+    )
     try:
         for share in shares:
             command = [sys.executable, "-P", "-m", __package__, str(store), *share]
