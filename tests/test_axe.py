@@ -113,6 +113,7 @@ def outputs() -> str:
         ),
         lockstep.buffers({"sum": ([[1], [2]], [[3], [3]])}, stamp=STAMP),
         lockstep.table("Caption", ["rank", "bytes"], [[0, "1,024"]], stamp=STAMP),
+        lockstep.compare(3, 4),
         lockstep.Timeline(trace()),
         trace().critical_path(),
         trace().diff(trace()),
@@ -134,7 +135,9 @@ def test_outputs(browser: playwright.Browser, outputs: str, theme: str, width: i
         f"{outputs}</body>"
     )
     assert violations(shown, PAGES) == []
-    for says in (f"data-jp-theme-light='{is_light}'", f"data-vscode-theme-kind='vscode-{theme}'"):
+    contrast = {"light": "high-contrast-light", "dark": "high-contrast"}[theme]
+    of_vs_code = [f"data-vscode-theme-kind='vscode-{kind}'" for kind in (theme, contrast)]
+    for says in (f"data-jp-theme-light='{is_light}'", *of_vs_code):
         assert is_drawn_for(shown, says) == theme
     # Nothing is wider than the page but what scrolls by itself.
     assert shown.evaluate("document.documentElement.scrollWidth") <= width

@@ -692,6 +692,25 @@ def test_a_page_that_is_laid_out_passes_through_every_width(
     assert opened.problems == []
 
 
+@pytest.mark.parametrize("output", ["jp-OutputArea-child", "output_container"])
+def test_the_still_is_folded_below_a_widget_in_jupyterlab_and_in_vs_code(
+    context: playwright.BrowserContext, output: str
+) -> None:
+    opened = Opened(context, interactive.cost())
+    opened.page.evaluate(
+        """output => {
+            const here = document.querySelector('#here');
+            here.className = output;
+            here.insertAdjacentHTML('afterend', `<div class="${output}">
+                <details open class="lockstep-still">A picture.</details></div>`);
+            here.style.width = '400px';
+        }""",
+        output,
+    )
+    opened.page.wait_for_selector("details.lockstep-still[data-plays]:not([open])")
+    assert opened.problems == []
+
+
 def test_a_widget_holds_little_and_its_still_stands_below(monkeypatch: pytest.MonkeyPatch) -> None:
     ipywidgets = pytest.importorskip("ipywidgets")
     shown: list[dict] = []

@@ -10,17 +10,11 @@ from collections.abc import Mapping
 from ..base.formatting import in_one_line, number
 from ..base.style import SERIES
 from .chart import ticks
-from .picture import growing
+from .picture import SWITCH, growing
 
 _WIDE, _HIGH, _EDGE = 330, 64, 26  # of a number line, in pixels
 _REAL = SERIES[0]  # as a chart's first measurement; the learner's own has a line round it alone
 _THEMES = {"light": ("#1a1a1a", "#ffffff"), "dark": ("#e6e6e6", "#111111")}  # ink and paper
-# Outputs follow JupyterLab's theme; elsewhere the light one shows, on its own paper.
-_SWITCH = (
-    "<style>.lockstep-dark{display:none}"
-    '[data-jp-theme-light="false"] .lockstep-dark{display:inline}'
-    '[data-jp-theme-light="false"] .lockstep-light{display:none}</style>'
-)
 _FAR = 20  # times apart, from which on the line is logarithmic
 
 
@@ -44,7 +38,7 @@ def images(sources: Mapping[str, str], alt: str) -> str:
         f'style="max-width:100%;width:{growing(_WIDE)}">'
         for theme, source in sources.items()
     )
-    return f"{_SWITCH}<div>{drawn}</div>" if drawn else ""
+    return f"{SWITCH}<div>{drawn}</div>" if drawn else ""
 
 
 def _drawn(

@@ -25,8 +25,11 @@ _THEMES = {
 _DPI = 110
 _CHARACTERS, _LINE = 14, 0.16  # of a stamp: how many an inch, and the inches of a line
 # Outputs follow the theme of JupyterLab and of VS Code; elsewhere the light picture shows.
-_DARK = ':is([data-jp-theme-light="false"],[data-vscode-theme-kind="vscode-dark"])'
-_SWITCH = (
+_DARK = (
+    ':is([data-jp-theme-light="false"],[data-vscode-theme-kind="vscode-dark"],'
+    '[data-vscode-theme-kind="vscode-high-contrast"])'
+)
+SWITCH = (
     f"<style>.lockstep-dark{{display:none}}{_DARK} .lockstep-dark{{display:inline}}"
     f"{_DARK} .lockstep-light{{display:none}}</style>"
 )
@@ -75,7 +78,7 @@ class Figure:
         above, below = caption(self.alt)
         return {
             "text/plain": repr(self),
-            "text/html": f'{_SWITCH}<figure style="margin:0">{above}{images}{below}</figure>',
+            "text/html": f'{SWITCH}<figure style="margin:0">{above}{images}{below}</figure>',
             "image/png": base64.b64encode(self._pictures["light"]).decode(),
         }
 

@@ -39,9 +39,6 @@ const STYLE = `
 .lockstep-play .ls-legend{display:flex;flex-wrap:wrap;gap:2px 16px;padding:2px 0}
 .lockstep-play .ls-legend span{display:inline-flex;gap:6px;align-items:center}
 .lockstep-play .ls-foot{font-size:calc(12em/13);padding-top:2px;overflow-wrap:anywhere}
-.lockstep-play .ls-shown img{max-width:100%;width:calc(330em/13)}
-.lockstep-play .lockstep-dark,[data-jp-theme-light="false"] .lockstep-play .lockstep-light{display:none}
-[data-jp-theme-light="false"] .lockstep-play .lockstep-dark{display:inline}
 .lockstep-play [hidden]{display:none!important}
 @container (max-width:25.4em){
   .lockstep-play .ls-dials label{grid-template-columns:7em 1fr 4.5em;gap:5px}

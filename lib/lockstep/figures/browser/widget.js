@@ -28,7 +28,8 @@ export function connect(model, tell, wait) {
 
 export const BUSY = "The kernel is busy, or has ended: the answer comes when its cells have run.";
 
-// What stands below the widget, for those who cannot run it: here it is folded.
+// What stands below the widget, for those who cannot run it: here it is folded. An output's node is
+// JupyterLab's, or VS Code's.
 export function foldStill(el) {
   let output = null;
   const fold = () => {
@@ -41,7 +42,7 @@ export function foldStill(el) {
   };
   const added = new MutationObserver(() => fold() && added.disconnect());
   const stopSizes = onWidth(el, () => {
-    if (output || !(output = el.closest(".jp-OutputArea-child"))) return;
+    if (output || !(output = el.closest(".jp-OutputArea-child,.output_container"))) return;
     if (!fold()) added.observe(output.parentElement, { childList: true, subtree: true });
   });
   return () => {

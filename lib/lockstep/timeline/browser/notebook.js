@@ -19,9 +19,10 @@ function initialize({ model }) {
   return () => sources.delete(model.get("key"));
 }
 
-// The still picture stands below the widget, for those who cannot run it: here it is folded.
+// The still picture stands below the widget, for those who cannot run it: here it is folded. An
+// output's node is JupyterLab's, or VS Code's.
 function foldStill(el) {
-  const output = el.closest(".jp-OutputArea-child");
+  const output = el.closest(".jp-OutputArea-child,.output_container");
   const area = output?.parentElement;
   if (!area) return () => {};
   const fold = () => {
