@@ -231,6 +231,7 @@ def test_the_command_copies_and_what_is_behind_two_hyphens_is_jupyterlab_s(tmp_p
         ("labs --copyonly", "did you mean --copy-only?"),
         ("labs --port 8899", "go behind --: lockstep labs -- --port 8899"),
         ("demo --port=8899 03", "go behind --: lockstep demo 03 -- --port=8899"),
+        ("report", "required: FOLDER\n"),  # and no NN
         ("doctor --port", "unrecognized arguments: --port\n"),
         ("xyzzy", "there is no command xyzzy: there are labs, doctor, progress, clean"),
     ],

@@ -63,6 +63,14 @@ def test_each_prediction_has_one_sentence_of_its_author(lab, capsys):
     assert {name: text for name, text in shown if name in asked} == said
 
 
+def test_a_guess_is_asked_by_the_whole_sentence(capsys):
+    assert main(["sheet", "14"]) == 0
+    assert (
+        "- **Ask** (`headline-guess`): does it hold? “The largest item of a profile is where "
+        in (capsys.readouterr().out)
+    )
+
+
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.number)
 def test_each_exercise_has_three_usual_mistakes_which_come_first(lab, capsys):
     assert main(["sheet", lab.number]) == 0

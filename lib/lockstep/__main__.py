@@ -94,7 +94,8 @@ def _parsed(parser: argparse.ArgumentParser, commands: Any, argv: list[str]) -> 
     arguments, more = parser.parse_known_args(argv)
     arguments.options = options
     if "numbers" in arguments and not any(word.startswith("-") for word in more):
-        arguments.numbers += more  # words behind an option, which Python 3.11 does not take
+        # Words behind an option, which Python 3.11 does not take.
+        arguments.numbers = [*arguments.numbers, *more]
     elif more:
         hint = _hint(arguments, argv, more[0])
         commands.choices[arguments.name].error(f"unrecognized arguments: {' '.join(more)}{hint}")
@@ -227,7 +228,9 @@ def _progress(arguments: argparse.Namespace) -> int:
     "code: 1 if one failed, 2 for bad input, else 0.",
 )
 @option("folder", choices=("labs", "solutions"), help="which notebooks")
-@option("numbers", nargs="*", metavar="NN", help="optional: labs, such as 01 (default: all)")
+@option(
+    "numbers", nargs="*", default=(), metavar="NN", help="optional: labs, such as 01 (default: all)"
+)
 @option(
     "-p",
     action="append",

@@ -42,7 +42,9 @@ def show_results(done: Sequence[Any], table: Callable[[Any], str], as_json: bool
     "be judged, 2 for bad input, else 0.",
 )
 @option("folder", type=Path, metavar="FOLDER", help="what learners have handed in")
-@option("numbers", nargs="*", metavar="NN", help="optional: labs, such as 01 (default: all)")
+@option(
+    "numbers", nargs="*", default=(), metavar="NN", help="optional: labs, such as 01 (default: all)"
+)
 @option(
     "--to",
     type=Path,
@@ -205,7 +207,9 @@ def _sheet(arguments: argparse.Namespace) -> int:
     "On Slurm the labs run on the first node, and parts for two nodes find "
     "the others. Exit code: 1 if a lab failed, 2 for bad input, else 0.",
 )
-@option("numbers", nargs="*", metavar="NN", help="optional: labs, such as 01 (default: all)")
+@option(
+    "numbers", nargs="*", default=(), metavar="NN", help="optional: labs, such as 01 (default: all)"
+)
 @option("--repeats", type=int, default=1, metavar="N", help="number of runs of each lab")
 @option(
     "--on",

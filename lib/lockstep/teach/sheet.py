@@ -45,7 +45,7 @@ _ASKS = re.compile(r"\*\*Predict[^*]*\*\*[:,]?\s*(?P<question>.+?)(?=\n\n|\Z)", 
 _FAILED = re.compile(r"· failed$", re.MULTILINE)  # the stamp of a job
 # What cells ask, by their tag, and how the result begins: a comparison, and a claim.
 ASKS = {"prediction": "predicted ", "guess": "“"}
-_CLAIMED = re.compile(r"“(?P<said>[^”]+)”")
+_CLAIMED = re.compile(r"“[^”]+”")
 _COMMENT = re.compile(r"\s#\s(?P<why>.+)$", re.MULTILINE)
 _VALUE = re.compile(r"^(?:prediction|guess) = (?P<value>.+)", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")
@@ -218,7 +218,7 @@ def _ask(cell: Cell, why: str, text: str, later: list[Cell]) -> Ask:
     if "guess" in cell["metadata"]["tags"]:
         measured = _measured("guess", later)
         claim, comment = _CLAIMED.search(measured), _COMMENT.search(said)
-        question = f"does it hold that {claim['said']}" if claim else "does the sentence hold?"
+        question = f"does it hold? {claim[0]}" if claim else "does the sentence hold?"
         return Ask(name, question, answer, comment["why"] if comment else "", measured)
     asked = [one["question"] for one in _ASKS.finditer(text)] or text.split("\n\n")[-1:]
     return Ask(name, _flat(asked[-1]), answer, why, _measured("prediction", later))
