@@ -112,7 +112,7 @@ def outputs() -> str:
             stamp=STAMP,
         ),
         lockstep.buffers({"sum": ([[1], [2]], [[3], [3]])}, stamp=STAMP),
-        lockstep.table("Caption", ["rank", "bytes"], [[0, "1,024"]], stamp=STAMP),
+        lockstep.table("Caption", ["rank", "bytes", ""], [[0, "1,024", "most"]], stamp=STAMP),
         lockstep.compare(3, 4),
         lockstep.Timeline(trace()),
         trace().critical_path(),

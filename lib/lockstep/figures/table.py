@@ -79,12 +79,11 @@ class Table:
         paper = "background:var(--jp-layout-color0)"
         heads = [f'style="text-align:left;{paper};{stays}"', *looks[1:]]
         head = "".join(
-            f'<th scope="col" {heads[at]}>{html.escape(name)}</th>'
-            for at, name in enumerate(self.columns)
+            _header("col", look, name) for look, name in zip(heads, self.columns, strict=True)
         )
         body = "".join(
             "<tr>"
-            f'<th scope="row" {named}>{html.escape(row[0])}</th>'
+            + _header("row", named, row[0])
             + "".join(
                 f"<td {look}>{html.escape(cell)}</td>"
                 for look, cell in zip(looks[1:], row[1:], strict=True)
@@ -103,6 +102,11 @@ class Table:
             f'aria-label="{html.escape(self.caption)}"><table>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{stamps}",
         }
+
+
+def _header(scope: str, look: str, name: str) -> str:
+    """Return the HTML of a header cell; one without a name heads nothing."""
+    return f'<th scope="{scope}" {look}>{html.escape(name)}</th>' if name else f"<td {look}></td>"
 
 
 def table(
