@@ -102,8 +102,7 @@ def wrapped(stamp: str, width: float) -> str:
 def caption(alt: str) -> tuple[str, str]:
     """Return what stands above and below a picture, as HTML: a line, and all its words, folded."""
     first = re.split(r"(?<=\.)\s", alt, maxsplit=1)[0]
-    if len(first) > _CAPTION:
-        first = first[: _CAPTION - 1].rstrip(" ,;") + "…"
+    first = textwrap.shorten(first, _CAPTION, placeholder=" …")
     above = f"<figcaption>{html.escape(first)}</figcaption>"
     if first == alt:
         return above, ""
