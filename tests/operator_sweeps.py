@@ -587,5 +587,144 @@ SWEEPS: dict[str, Make] = {
     )
     for name, make in some()
 }
+
+
+# ── Other shapes: no powers of two ───────────────────────────────────────────────────────────
+
+
+def _other_rows() -> Named:
+    functions = {"softmax": torch.softmax, "log_softmax": torch.log_softmax}
+    for columns in (192, 320, 896, 1280, 1792, 2560, 3584, 6144, 10240):
+        for rows in (48, 700_000 // columns, 6_000_000 // columns, 50_000_000 // columns):
+            for dtype in ("bf16", "fp32"):
+                for grad in (False, True):
+                    text = f"{rows}×{columns} {dtype}" + " grad" * grad
+                    for kind in ("layer", "rms"):
+                        yield (
+                            f"{kind} norm {text}",
+                            partial(
+                                norm, kind=kind, rows=rows, columns=columns, dtype=dtype, grad=grad
+                            ),
+                        )
+                    for name, function in functions.items():
+                        call = partial(function, dim=-1)
+                        yield (
+                            f"{name} {text}",
+                            partial(
+                                along, call=call, shape=(rows, columns), dtype=dtype, grad=grad
+                            ),
+                        )
+
+
+def _other_reductions() -> Named:
+    for columns in (96, 192, 320, 896, 1280, 2560, 3584, 6144, 10240):
+        for elements in (700_000, 6_000_000, 24_000_000, 80_000_000):
+            shape = (elements // columns, columns)
+            for name, call in REDUCTIONS.items():
+                for dtype in ("bf16", "fp32") if elements < 50_000_000 else ("bf16",):
+                    for dim in (0, 1):
+                        yield (
+                            f"{name} dim {dim} {shape[0]}×{columns} {dtype}",
+                            partial(along, call=partial(call, dim=dim), shape=shape, dtype=dtype),
+                        )
+
+
+def _other_products() -> Named:
+    for rows in (1, 3, 6, 12, 24, 48, 96):
+        for width, wide in ((1536, 1536), (1536, 6144), (3072, 3072), (3072, 12288), (5120, 5120)):
+            for kind in ("linear", "bias", "product"):
+                make = partial(
+                    few_rows, rows=rows, width=width, wide=wide, count=8, dtype="bf16", kind=kind
+                )
+                yield f"8 few {rows}×{width}×{wide} {kind} bf16", make
+    for rows in (64, 96, 200, 384, 512, 1536, 3072, 6144):
+        for width, wide in ((640, 2560), (640, 640), (1280, 5120), (1536, 4608)):
+            for kind, down in (("", False), (" grad", True)):
+                for shape in ((width, wide), (wide, width)):
+                    make = partial(
+                        linear, rows=rows, width=shape[0], wide=shape[1], dtype="bf16", bias=True,
+                        grad=down,
+                    )  # fmt: skip
+                    yield f"linear {rows}×{shape[0]}×{shape[1]} bf16{kind}", make
+
+
+def _other_attention() -> Named:
+    for width in (64, 128):
+        for batch, heads, length in (
+            (1, 10, 384), (3, 10, 384), (6, 20, 384), (2, 14, 640), (5, 20, 640), (1, 10, 896),
+            (3, 20, 896), (2, 10, 1280), (5, 28, 1280), (1, 14, 1792), (3, 20, 1792), (1, 10, 3072),
+            (2, 28, 3072),
+        ):  # fmt: skip
+            for causal in (False, True):
+                for grad in (False, True):
+                    for dtype in ("bf16", "fp32") if length < 1500 else ("bf16",):
+                        text = f"{batch}×{heads}×{length}×{width} {dtype}"
+                        make = partial(
+                            attention, batch=batch, heads=heads, length=length, width=width,
+                            dtype=dtype, causal=causal, grad=grad,
+                        )  # fmt: skip
+                        yield f"attention {text}" + " causal" * causal + " grad" * grad, make
+
+
+def _other_places() -> Named:
+    for dtype in ("bf16", "fp32"):
+        for rows, columns in ((700, 640), (6000, 1280), (20000, 640), (20000, 3072)):
+            for kind, count in (
+                ("gather", columns // 2), ("columns", columns // 2), ("rows", 3000),
+                ("index", 3000), ("rows", 12000), ("index", 12000),
+            ):  # fmt: skip
+                make = partial(
+                    indexed, kind=kind, rows=rows, columns=columns, count=count, dtype=dtype
+                )
+                yield f"{kind} {count} of {rows}×{columns} {dtype}", make
+        for rows, columns in ((768, 768), (1536, 3072), (3072, 6144), (640, 5120), (6144, 640)):
+            for added in (False, True):
+                make = partial(
+                    rearranged, shape=(rows, columns), order=(1, 0), dtype=dtype, added=added
+                )
+                yield "added " * added + f"transposed {rows}×{columns} {dtype}", make
+            for kind in ("rows", "columns", "third"):
+                make = partial(part_of, rows=rows, columns=columns, kind=kind, dtype=dtype)
+                yield f"{kind} {rows}×{columns} {dtype}", make
+        for batch, length, heads, width in (
+            (4, 384, 12, 64),
+            (4, 1536, 12, 128),
+            (12, 768, 24, 64),
+        ):
+            shape = (batch, length, heads, width)
+            make = partial(rearranged, shape=shape, order=(0, 2, 1, 3), dtype=dtype)
+            yield f"heads first {shape} {dtype}", make
+        for names in (["gelu"], ["silu"], ["tanh"], ["exp"], ["plus"], ["dropout"], ["where"],
+                      ["fused"], ["to and fro"], ["bias"], ["relu"], ["scaled"]):  # fmt: skip
+            for elements in (M // 4, 3 * M, 6 * M, 24 * M):
+                make = partial(chain, elements=elements, names=names, dtype=dtype)
+                yield f"{names[0]} {elements} {dtype}", make
+
+
+def _other_optimizers() -> Named:
+    for kind in OPTIMIZERS:
+        for form in ("foreach", "fused"):
+            for tensors, elements in ((12, M // 2), (12, 3 * M), (48, M // 2), (120, M // 8)):
+                for dtype in ("fp32", "bf16"):
+                    for mixed in (False, True):
+                        make = partial(
+                            optimizer, kind=kind, form=form, tensors=tensors, elements=elements,
+                            dtype=dtype, mixed=mixed,
+                        )  # fmt: skip
+                        text = f"{form} {kind} {tensors} of {elements} {dtype}"
+                        yield text + " mixed" * mixed, make
+
+
+MORE: dict[str, Make] = {
+    name: make
+    for some in (
+        _other_rows, _other_reductions, _other_products, _other_attention, _other_places,
+        _other_optimizers,
+    )
+    for name, make in some()
+    if name not in SWEEPS
+}  # fmt: skip
+
+
 if __name__ == "__main__":
-    print(*SWEEPS, len(SWEEPS), sep="\n")
+    print(*SWEEPS, *MORE, len(SWEEPS) + len(MORE), sep="\n")

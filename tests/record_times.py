@@ -1,6 +1,6 @@
 """Times of the drawn programs, or of the sweeps, on this machine's GPU, as a JSON file.
 
-    python tests/record_times.py fitted|kept|sweeps FILE [SECONDS]
+    python tests/record_times.py fitted|kept|sweeps|more FILE [SECONDS]
 
 Of each program: seconds of a step between two events, from an idle device (the median of 25, and
 the quartiles), the host's seconds until the last launch, and of each kernel by PyTorch's profiler
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from drawn_programs import FITTED, KEPT, Make, Step
-from operator_sweeps import SWEEPS
+from operator_sweeps import MORE, SWEEPS
 from torch.profiler import ProfilerActivity, profile
 
 TIMES, PROFILED = 25, 5
@@ -90,8 +90,8 @@ def measured(make: Make) -> dict[str, Any]:
 def main(which: str, file: str, limit: str = "300") -> None:
     began = time.perf_counter()
     names: dict[str, int] = {}
-    if which == "sweeps":
-        every = list(SWEEPS.items())
+    if which in ("sweeps", "more"):
+        every = list((SWEEPS if which == "sweeps" else MORE).items())
         random.Random(5).shuffle(every)  # so that a limit leaves out a bit of everything
     else:
         half = FITTED if which == "fitted" else KEPT
@@ -117,7 +117,7 @@ def main(which: str, file: str, limit: str = "300") -> None:
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
         make = None  # type: ignore[assignment]
-        if number % 10 == 9 or which != "sweeps":
+        if number % 10 == 9 or which in ("fitted", "kept"):
             gc.collect()
             torch.cuda.empty_cache()
     content = {

@@ -1,24 +1,31 @@
 """The source of an H200's constants: `python tests/virtual_fit.py` reads the recordings anew.
 
 `flops` lies between what the recorded MLP's products reach and 8192³ products beside a collective,
-which take 1.55 ms each where the GPU's power limit holds them back. What is not read here
-(product, k_step, split, cold, single, single_step, unsplit, bias, reduction, across; l2, cached,
-kept, many; event, context, module, optimizer, parameter, backward, several,
-each_tensor) was set by hand, until the step times of the `others` of `virtual/steps-h200.json` and
-`virtual/steps-h200-2.json` came near, of two machines. The host's are those of the first, whose
-host was the quicker one. `python tests/timed_programs.py` shows the programs that are compared,
-on which nothing is fitted. The tables of `lockstep.virtual.passes` were set by hand, too, by the
-kernels of `virtual/operators-h200.json`.
+which take 1.55 ms each where the GPU's power limit holds them back. What is not read here (product,
+k_step, split, cold, single, single_step, unsplit, bias, reduction, across; l2, cached, kept, many,
+written, burst; graph_latency, graph_gap_more, before_product; event, context, module, optimizer,
+parameter, backward, several, each_tensor) was set by hand, until the step times of the `others` of
+`virtual/steps-h200.json` and `virtual/steps-h200-2.json` came near, of two machines. The host's are
+those of the first, whose host was the quicker one. `python tests/timed_programs.py` shows the
+programs that are compared, on which nothing is fitted. What `lockstep.virtual.passes` says in
+formulas was set by hand, too, by the kernels of `virtual/operators-h200.json` and
+`virtual/operators-2-h200.json`; the rest of them is in `lib/lockstep/virtual/measured.json`, which
+this command writes.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from lockstep import recorded
 from lockstep.models.cost import fit_collective
 from lockstep.trace import Kind, Trace
+from lockstep.virtual import passes
 from lockstep.virtual.model import H200
 
 Fitted = dict[str, float]
@@ -35,11 +42,6 @@ def fitted() -> Fitted:
     found["synchronise"] = float(min(_lengths(starved, "cudaDeviceSynchronize")))
     found["latency"] = min(_waits(eager, rank) for rank in eager.ranks)
     found["gap"] = _gap(eager)
-    calls = graph.where(Kind.LAUNCH)
-    graphs = [row for row in calls if graph.names[graph.name[row]] == "cudaGraphLaunch"]
-    found["graph_latency"] = float(
-        np.median([_first(graph, row) - graph.start[row] for row in graphs])
-    )
     found["kernel"] = float(np.percentile(eager.duration[eager.where(Kind.COMPUTE)], 5))
     found["collective"] = float(np.median(graph.duration[graph.where(Kind.COMMUNICATION)]))
 
@@ -110,7 +112,63 @@ def _gap(trace: Trace) -> float:
     return float(np.median(every[(every > 0) & (every < 2_000)]))
 
 
+# ── Operations whose kernels go over rows or columns ─────────────────────────────────────────
+
+_MEASURED = Path(passes.__file__).with_name("measured.json")
+_OF_ROWS = {
+    "softmax": "_softmax",
+    "log_softmax": "_log_softmax",
+    "layer norm": "native_layer_norm",
+    "rms norm": "_fused_rms_norm",
+}
+_PASS = re.compile(r"([a-z_ ]+?)( dim [01])? (\d+)×(\d+) (bf16|fp32)( grad| weights)?")
+
+
+def measured() -> dict[str, dict[str, list[list[int]]]]:
+    """[columns, rows, ns] by operation and by the size of an element, from the recorded sweeps."""
+    found: dict[str, dict[str, list[list[int]]]] = {}
+    for file in ("operators-h200", "operators-2-h200"):
+        content: Any = recorded(f"virtual/{file}.json").content
+        for text, kernels in content["programs"].items():
+            for one, lasted in _apart(text, [ns for _, ns in kernels]):
+                matched = _PASS.fullmatch(one)
+                if matched is None:
+                    continue
+                name, dim, rows, columns, dtype, part = matched.groups()
+                if not dim and name in _OF_ROWS:
+                    backward = "_backward_data" if "soft" in name else "_backward"
+                    name = _OF_ROWS[name] + {" grad": backward, " weights": "_weights"}.get(
+                        part, ""
+                    )
+                elif dim and name in passes.REDUCTIONS.values():
+                    name += dim
+                else:
+                    continue
+                by_size = found.setdefault(name, {"2": [], "4": []})
+                by_size["2" if dtype == "bf16" else "4"].append([int(columns), int(rows), lasted])
+    for by_size in found.values():
+        for points in by_size.values():
+            sizes = Counter(columns for columns, _, _ in points)
+            most = max(columns for columns, count in sizes.items() if count > 1)
+            points[:] = sorted(one for one in points if sizes[one[0]] > 1 or one[0] > most)
+    return dict(sorted(found.items()))
+
+
+def _apart(text: str, kernels: list[int]) -> list[tuple[str, int]]:
+    """The ns of what is measured in a sweep: a forward pass is one kernel, the rest is backward.
+
+    Of a norm that is the gradient of what it is given, and then those of its weights.
+    """
+    if text.startswith("cross entropy"):  # whose first and last are a softmax's logarithm
+        text = text.replace("cross entropy", "log_softmax")
+        return [(text, kernels[0]), (f"{text} grad", kernels[-1])]
+    if " norm " in text and text.endswith("grad"):
+        return [(text, kernels[1]), (text.replace("grad", "weights"), sum(kernels[2:]))]
+    return [(text, sum(kernels[1:] if text.endswith("grad") else kernels))]
+
+
 def main() -> None:
+    _MEASURED.write_text(json.dumps(measured(), separators=(",", ":")) + "\n", encoding="utf-8")
     print(f"{'constant':16}{'recorded':>14}{'in use':>14}")
     for name, value in fitted().items():
         print(f"{name:16}{value:14,.6g}{getattr(H200, name):14,.6g}")

@@ -63,16 +63,18 @@ Whose time it is
 `model` has a machine's constants and says where each is from: an H200's are from recordings of this
 course where these tell them, the rest, and the H100's, A100's and B200's, from data sheets. Every
 trace is stamped *simulated*. `costs` and `passes` say what operations take: attention, softmax,
-norms, reductions, losses, indexing, strided access and optimizers by what single kernels took an
-H200 in `data/virtual/operators-h200.json`. What has no model is named "(time unknown: estimated
-from bytes)", and the stamp says what part of the device's time that is, from one percent on. Not
-modelled: most of what caches do, most kernels that PyTorch launches several of for one operation,
-clocks that fall under load, the cost of an event on the device, threads of the host, other GPUs'
-work on shared links. So times are estimates. `python tests/timed_programs.py` and `python
-tests/drawn_times.py` show them beside an H200's, and by how much a second run of the H200's
-differed: on 32 programs as labs 04 and 06 have them, 9 % off (median) and 24 % at most; on 29 that
-were drawn, and that nobody had looked at, 7 % and 35 %. They are worst where the host's own Python
-takes the time: hosts differ by more than half.
+norms, reductions, losses, indexing, strided access and optimizers by what 3,163 single operations
+took an H200 in `data/virtual/operators-h200.json` and its second part; of norms, softmax and
+reductions `measured.json` has the times themselves. What has no model is named "(time unknown:
+estimated from bytes)", and the stamp says what part of the device's time that is, from one percent
+on. Not modelled: most of what caches do, most kernels that PyTorch launches several of for one
+operation, clocks that fall under load, the cost of an event on the device, threads of the host,
+other GPUs' work on shared links. So times are estimates. `python tests/timed_programs.py` and
+`python tests/drawn_times.py` show them beside an H200's, and by how much a second run of the H200's
+differed: on 57 programs that were drawn, and that nobody had looked at, they were 4.0 % off
+(median), nine in ten 14.8 %, 25.6 % at most, when they were compared (4.4, 15.1 and 25.4 % since,
+by what other recordings asked for). They are worst where the host's own Python takes the time (27 %
+on 41 such): two H200s' hosts differed by 25 %.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
 tensor's shape in place, IPC, external streams and events, random numbers that depend on values,

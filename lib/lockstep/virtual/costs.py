@@ -23,6 +23,7 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm")
 SEVERAL = "_foreach_"  # how operations on many tensors begin
 _MOVES_ONLY = ("copy_", "clone", "_to_copy", "cat", "stack")
 UNKNOWN = " (time unknown: estimated from bytes)"  # how such operations are named
+_LONG = 3_072  # an inner dimension that is cut where there are few rows and columns
 _BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by its FLOP
 
 
@@ -30,7 +31,7 @@ _BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by it
 class Cost:
     """work: ns alone on the device. share, traffic: see `schedule.Task`. name: what it is.
 
-    kernels: how many such the operation launches.
+    kernels: how many such the operation launches. gap: ns more between it and the kernel before.
     """
 
     name: str
@@ -39,13 +40,14 @@ class Cost:
     traffic: float
     kind: Kind
     kernels: int = 1
+    gap: float = 0.0
 
     def lasts(self, machine: Machine, cold: int) -> float:
         """`work`, and more where so many bytes that it reads are not in the L2 cache any more."""
         moving, work = self.work * self.traffic, self.work
         if cold and moving <= 1e9 * machine.cached / machine.l2:
             read = moving + 1e9 * cold * (1 / machine.memory - 1 / machine.l2)
-            work = max(work, read + min(work - moving, machine.product + 600))
+            work = max(work, read + min(work - moving, machine.product))
         return work + (machine.cold if cold and self.share < 1 else 0)
 
 
@@ -65,10 +67,13 @@ def cost(
     nbytes = sum(map(touched, {id(one): one for one in given}.values())) + sum(map(touched, made))
     moving = machine.traffic(nbytes, name.startswith(SEVERAL))
     elements = max((one.numel() for one in (*given, *made)), default=0)
+    adding = 0.0
     if name in PRODUCTS:
         a, b = args[1:3] if name in ("addmm", "baddbmm") else args[:2]
         (m, k), n, batch = a.shape[-2:], b.shape[-1], math.prod(a.shape[:-2])
         computing, share = machine.multiply(m, n, k, rate_of(a.dtype), batch)
+        if min(m, n) <= 128 and k >= _LONG >= 0.75 * max(m, n):
+            adding = machine.split  # of the parts that a long inner dimension is cut into
         if name == "addmm" and not machine.has_tensor_cores(rate_of(a.dtype)):
             computing += machine.bias
         name = f"{name} {m}×{k}×{n}" if batch == 1 else f"{name} {batch}×{m}×{k}×{n}"
@@ -90,14 +95,13 @@ def cost(
         share = machine.elementwise(elements)
         known = passes.time(machine, func, given, made, args, nbytes)
         work, kernels = known or (machine.kernel + moving, 1)
-        if name in passes.TABLED:
-            work += passes.UNSEEN * kernels
         work /= kernels
         kind = Kind.COPY if name in _MOVES_ONLY and _same_type(given, made) else Kind.COMPUTE
         traffic = min(moving / kernels / work, 1.0)
         return Cost(name + UNKNOWN * (known is None), work, share, traffic, kind, kernels)
-    work = max(computing, machine.product + 600 + moving)
-    return Cost(name, work, share, min(moving / work, 1.0), Kind.COMPUTE)
+    work = max(computing, machine.product + moving) + adding
+    traffic = min(moving / work, 1.0)
+    return Cost(name, work, share, traffic, Kind.COMPUTE, gap=machine.before_product)
 
 
 def touched(tensor: torch.Tensor) -> int:

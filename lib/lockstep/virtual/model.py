@@ -13,8 +13,19 @@ from types import MappingProxyType
 from ..models.data_sheets import DATA_SHEETS
 
 # Rows and columns of the result that one SM computes at a time: NVIDIA's library takes what fits.
-LARGE_TILES = ((128, 256), (256, 128), (128, 192), (192, 128), (128, 128))
-SMALL_TILES = ((128, 64), (64, 64), (64, 32), (64, 16), (64, 8))  # where those give few SMs work
+LARGE_TILES = (
+    (128, 256), (256, 128), (128, 320), (320, 128), (192, 192), (128, 192), (192, 128), (96, 192),
+    (192, 96), (128, 128), (96, 128), (128, 96),
+)  # fmt: skip
+SMALL_TILES = (
+    (128, 64),
+    (96, 64),
+    (64, 96),
+    (64, 64),
+    (64, 32),
+    (64, 16),
+    (64, 8),
+)  # where those give few SMs work
 TENSOR_CORES = 1e14  # FLOP/s: what is slower is computed without them
 ELEMENTS_OF_BLOCK = 1024  # elements that one block of an elementwise kernel works on
 BLOCKS_OF_SM = 8  # how many such blocks an SM holds at a time
@@ -37,20 +48,22 @@ class Machine:
     one blocks.
 
     Of the device, in ns: latency, from a launch's begin until an idle device begins, and gap,
-    between kernels of a stream (graph_latency, graph_gap: in a graph); kernel, the least that one
-    takes (product, reduction: of such a kernel); across, what a reduction needs more whose blocks
-    must meet; cold, what a kernel on some of the SMs waits for operands that have left the L2
-    cache; k_step, what a product needs for 64 of its inner dimension, however few its tiles are;
-    split, to add up the parts of one whose inner dimension several SMs share. Without tensor cores:
-    single, the least that a product takes, and single_step for 64 of its inner dimension, of which
-    `unsplit` are on one SM; bias, what adding one takes. collective, the least that one takes.
+    between kernels of a stream (graph_latency, graph_gap: in a graph, and graph_gap_more before a
+    long one; before_product: more before a product); kernel, the least that one takes (product,
+    reduction: of such a kernel); across, what a reduction needs more whose blocks must meet; cold,
+    what a kernel on some of the SMs waits for operands that have left the L2 cache; k_step, what a
+    product needs for 64 of its inner dimension, however few its tiles are; split, to add up the
+    parts of one whose inner dimension several SMs share. Without tensor cores: single, the least
+    that a product takes, and single_step for 64 of its inner dimension, of which `unsplit` are on
+    one SM; bias, what adding one takes. collective, the least that one takes.
 
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
-    the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the
-    L2 cache, cached bytes. kept: bytes that may be used until something has left it. capacity:
-    bytes of device memory. sms: streaming multiprocessors. clock: Hz, for `_sleep`. priorities: of
-    streams, the least and the greatest.
+    the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the L2
+    cache, cached bytes; written: at which a product's last tiles get there. burst: how much faster
+    than `flops`, which a GPU keeps up, it computes a single product. kept: bytes that may be used
+    until something has left it. capacity: bytes of device memory. sms: streaming multiprocessors.
+    clock: Hz, for `_sleep`. priorities: of streams, the least and the greatest.
     """
 
     name: str
@@ -75,24 +88,28 @@ class Machine:
     launch: float = 3_800.0
     latency: float = 6_210.0
     gap: float = 1_150.0
-    graph_latency: float = 8_800.0
+    graph_latency: float = 7_400.0
     graph_launch: float = 8.2
     graph_gap: float = 30.0
+    graph_gap_more: float = 500.0
     synchronise: float = 3_700.0
     event: float = 3_700.0
     kernel: float = 1_060.0
-    product: float = 1_900.0
+    product: float = 2_300.0
+    before_product: float = 350.0
     single: float = 3_400.0
     bias: float = 12_500.0
     reduction: float = 2_600.0
     across: float = 3_400.0
     cold: float = 950.0
-    k_step: float = 120.0
+    k_step: float = 75.0
     split: float = 1_700.0
     single_step: float = 400.0
     unsplit: int = 512
     many: float = 0.92
     l2: float = 7e12
+    written: float = 2.6e12
+    burst: float = 1.05
     cached: float = 40e6
     kept: float = 50e6
     pinned: float = 55.3e9
@@ -126,17 +143,21 @@ class Machine:
                 break
             tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
             waves = max(math.ceil(tiles / self.sms), 1)
-            each = max(2e9 * rows * columns * k / rate, steps)
-            if min(m, n) <= 64 and each > 3 * self.split:  # its inner dimension is split
+            each = max(2e9 * rows * columns * k / (rate * self.burst), steps)
+            if min(m, n) <= 128 and each > 3 * self.split:  # its inner dimension is split
                 each = each / max(min(self.sms // tiles, 4), 1) + self.split
             if waves * each < best[0] * 0.999:
                 # An SM writes its last tile when nothing is left to compute beside that.
-                written = 1e9 * 2 * rows * columns / (self.l2 / self.sms)
+                written = 1e9 * 2 * min(rows * columns * self.sms, batch * m * n) / self.written
                 best = (waves * each, min(tiles / self.sms, 1.0), written)
         return self.product + best[0] + best[2], max(best[1], 1 / self.sms)
 
     def has_tensor_cores(self, dtype: str) -> bool:
         return self.flops.get(dtype, self.vector) > TENSOR_CORES
+
+    def gap_in_graph(self, work: float) -> float:
+        """ns before a kernel of a graph, which hides the less of its beginning the longer it is."""
+        return self.graph_gap + self.graph_gap_more * min(max(work - 1_500, 0) / 10_000, 1.0)
 
     def elementwise(self, elements: int) -> float:
         """The share of the SMs that a kernel over so many elements fills."""

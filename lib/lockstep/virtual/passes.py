@@ -7,90 +7,43 @@ attention as their products are. Times are ns; a time "an element" is one of all
 
 from __future__ import annotations
 
+import bisect
+import functools
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from .model import H200, Machine
 
-Points = Mapping[int, tuple[float, float]]
-
-# By columns: the least that a kernel over rows takes, and what each row adds where they are many.
-_SOFTMAX: Points = {
-    64: (1300, 0.139), 256: (1800, 0.38), 768: (3700, 1.37), 1024: (4300, 1.58),
-    2048: (7800, 4.5), 4096: (2800, 12.9), 8192: (4200, 31.4), 8193: (3500, 15.9),
-    16384: (5300, 31.7),
-    50257: (13200, 84),
-}  # fmt: skip
-_SOFTMAX_FLOAT: Points = {
-    64: (1300, 0.148), 256: (1600, 0.49), 768: (3100, 1.53), 1024: (3700, 1.98),
-    2048: (6400, 4.2), 4096: (2800, 13.0), 8192: (4200, 33.7), 8193: (4000, 17.5),
-    12000: (5000, 26), 16384: (5900, 42.3),
-    50257: (14300, 200),
-}  # fmt: skip
-_LOG_SOFTMAX: Points = {
-    64: (1300, 0.139), 256: (1800, 0.35), 1000: (2900, 1.25), 2048: (5500, 4.0), 4096: (2800, 12.0),
-    8192: (4000, 26.2), 8193: (3200, 12.0), 16384: (5300, 24.0), 32000: (10000, 58),
-    50257: (13200, 67),
-}  # fmt: skip
-_LOG_SOFTMAX_FLOAT: Points = {
-    64: (1300, 0.148), 256: (1600, 0.48), 1000: (2400, 1.98), 2048: (5500, 4.2), 4096: (2800, 13.0),
-    8192: (4000, 29), 8193: (4000, 23), 12000: (5000, 33), 16384: (5900, 42), 32000: (10000, 101),
-    50257: (14300, 183),
-}  # fmt: skip
-_LAYER_NORM: Points = {
-    64: (2300, 1.14), 256: (2300, 1.26), 768: (2800, 2.04), 1024: (2900, 2.33), 2048: (4000, 3.5),
-    4096: (6100, 5.95), 8192: (10400, 13.0),
-}  # fmt: skip
-_LAYER_NORM_FLOAT: Points = {
-    64: (2500, 1.52), 256: (2500, 1.75), 768: (3100, 2.8), 1024: (3100, 3.07), 2048: (4200, 5.2),
-    4096: (6400, 10.6), 8192: (10800, 25.2),
-}  # fmt: skip
-_RMS_NORM: Points = {
-    64: (1600, 0.65), 256: (1600, 0.66), 768: (2000, 1.15), 1024: (2000, 1.3), 2048: (2800, 2.4),
-    4096: (4300, 4.65), 8192: (7200, 9.5),
-}  # fmt: skip
-_RMS_NORM_FLOAT: Points = {
-    64: (1800, 0.76), 256: (1800, 0.97), 768: (2200, 1.85), 1024: (2300, 2.14), 2048: (2600, 4.3),
-    4096: (3600, 10.4), 8192: (5700, 24.0),
-}  # fmt: skip
-_NORM_BACKWARD: Points = {
-    64: (1600, 0.81), 256: (1600, 0.95), 768: (1900, 1.75), 1024: (2000, 1.97), 2048: (2500, 3.6),
-    4096: (3700, 7.75), 8192: (6000, 19.5),
-}  # fmt: skip
-_NORM_BACKWARD_FLOAT: Points = {
-    64: (1600, 0.8), 256: (1600, 1.0), 768: (1900, 2.3), 1024: (2000, 2.87), 2048: (2600, 8.5),
-    4096: (3800, 18.7), 8192: (6100, 37.7),
-}  # fmt: skip
-_OVER_ROWS: Points = {  # a reduction over so many rows: what it takes besides its bytes
-    64: (0, 200), 128: (0, 600), 512: (0, 5400), 1024: (0, 3600), 4096: (0, 5000), 8192: (0, 12000),
-    16384: (0, 17000), 32768: (0, 29000), 262144: (0, 95000),
-}  # fmt: skip
-
-_FORWARD = {
-    "_softmax": (_SOFTMAX, _SOFTMAX_FLOAT),
-    "_safe_softmax": (_SOFTMAX, _SOFTMAX_FLOAT),
-    "_log_softmax": (_LOG_SOFTMAX, _LOG_SOFTMAX_FLOAT),
-    "native_layer_norm": (_LAYER_NORM, _LAYER_NORM_FLOAT),
-    "_fused_rms_norm": (_RMS_NORM, _RMS_NORM_FLOAT),
+REDUCTIONS = {  # which of the measured ones takes as long
+    **dict.fromkeys(("sum", "mean", "any", "all", "prod"), "sum"),
+    **dict.fromkeys(("norm", "linalg_vector_norm"), "norm"),
+    **dict.fromkeys(("amax", "amin"), "amax"),
+    **dict.fromkeys(("argmax", "argmin", "max", "min"), "argmax"),
+    **dict.fromkeys(("var", "std"), "var"),
 }
-REDUCTIONS = {  # how much longer than a sum: of floats of two bytes, and of four
-    **dict.fromkeys(("sum", "mean", "any", "all", "prod"), (1.0, 1.0)),
-    **dict.fromkeys(("norm", "linalg_vector_norm"), (1.1, 1.1)),
-    **dict.fromkeys(("amax", "amin"), (1.4, 1.05)),
-    **dict.fromkeys(("argmax", "argmin", "max", "min", "var", "std"), (2.3, 2.3)),
-}
-UNSEEN = 400.0  # between two kernels of a graph, which the profiler counts for neither
-TABLED = (
-    *_FORWARD, *REDUCTIONS, "_softmax_backward_data", "_log_softmax_backward_data", "logsumexp",
-    "native_layer_norm_backward", "_fused_rms_norm_backward", "nll_loss_forward",
-    "nll_loss_backward",
-)  # fmt: skip
+# How much longer than a sum a reduction of all elements takes: of two bytes each, and of four.
+_OF_ALL = {
+    "sum": (1.0, 1.0), "norm": (1.1, 1.1), "amax": (1.4, 1.05), "argmax": (2.3, 2.3),
+    "var": (2.3, 2.3),
+}  # fmt: skip
+_ROWS = {  # an operation along the last dimension: how many kernels
+    "_softmax": 1, "_safe_softmax": 1, "_log_softmax": 1, "native_layer_norm": 1,
+    "_fused_rms_norm": 1, "_softmax_backward_data": 2, "_log_softmax_backward_data": 1,
+    "native_layer_norm_backward": 2, "_fused_rms_norm_backward": 2,
+}  # fmt: skip
+_TALL = 65_536  # rows of which a norm's weights have their gradients from one kernel
+UNSEEN = 400.0  # between the two to four kernels of attention, which are one here
 _ROWS_OF = ("embedding", "index_select", "index")
 _ELEMENT = 1e-3  # ns: the unit of what follows, times an element
-_COMPUTED = {"gelu": 1.35, "gelu_backward": 1.85, "silu": 1.05, "native_dropout": 1.7}
+_COMPUTED = {
+    "gelu": 1.35, "gelu_backward": 1.85, "silu": 1.05, "tanh": 0.85, "native_dropout": 1.6,
+}  # fmt: skip
+_PLACES = 700.0  # ns that it takes to begin where each element's place is worked out
 _SECTOR, _SECTORS = 32, 4.9e12  # bytes that are read at least; bytes/s of such reads
 _CHUNK, _CHUNKS = 65536, 320  # elements of a block of a kernel on many tensors; blocks of a launch
 _TENSORS = {1: 110, 2: 64, 3: 48, 4: 36}  # of a launch, by the number of lists
@@ -114,32 +67,20 @@ def time(
     slower = H200.memory / machine.memory
     made = made or given[:1]  # before its values are there, nobody knows how much it makes
     first = given[0] if given else made[0] if made else torch.empty(0, device="meta")
-    wide = first.element_size() > 2
-    if name in _FORWARD:
+    if name in _ROWS:
         columns = _columns(name, first, args)
-        if name.endswith("softmax") and args[1] % max(first.dim(), 1) != max(first.dim(), 1) - 1:
-            return slower * 590.0 * columns, 1  # a thread goes along a column
-        rows = first.numel() / columns
-        return slower * _rows(
-            _FORWARD[name][wide], rows, columns, 1.3 if "norm" in name else 1.7
-        ), 1
-    if name.endswith("softmax_backward_data"):
-        columns = _columns(name, first, args)
-        longer = 1.35 if columns * first.element_size() > 3e4 else 1.0
-        if columns <= 1024 and not wide:
-            longer = 1.4
-        took = machine.kernel + 600 + machine.traffic(nbytes) * longer
-        if name.startswith("_log"):
-            return took, 1
-        return took + machine.kernel + machine.traffic(nbytes), 2  # a product of the two first
-    if name.endswith(("layer_norm_backward", "rms_norm_backward")):
-        columns = max(math.prod(args[2]), 1)
-        rows = args[1].numel() / columns
-        points = (_NORM_BACKWARD, _NORM_BACKWARD_FLOAT)[wide]
-        weights = 1600 + 3.3 * rows + machine.traffic(2 * first.nbytes) / slower
-        if rows > 65536:  # another kernel
-            weights = 15_000 + machine.traffic(2 * first.nbytes) / slower
-        return slower * (_rows(points, rows, columns) + weights), 2
+        dims, last = args[2 if "backward" in name else 1], max(first.dim(), 1) - 1
+        if "softmax" in name and dims % (last + 1) != last:
+            return slower * 590.0 * columns, _ROWS[name]  # a thread goes along a column
+        size, rows = first.element_size(), first.numel() / columns
+        lasts = _measured(name, size, columns, rows)
+        if "norm_backward" in name:
+            weights = name.replace("backward", "weights")
+            if rows > _TALL:
+                lasts += 15_000 + H200.traffic(2 * first.nbytes)
+            else:
+                lasts += _measured(weights, size, columns, rows)
+        return slower * lasts, _ROWS[name]
     if name in REDUCTIONS and made:
         return _reduction(machine, name, first, made[0], args, nbytes), 1
     if name == "logsumexp":
@@ -150,17 +91,17 @@ def time(
         rows, filled = args[1].shape[0], machine.traffic(made[0].nbytes) * 1.25
         return machine.kernel + filled + slower * (3_000 + 1.75 * rows), 2
     if name in _ROWS_OF:
-        across = name == "index_select" and args[1] % max(first.dim(), 1) == first.dim() - 1
-        if not across:
-            rows = made[0].numel() / max(made[0].shape[-1] if made[0].dim() else 1, 1)
-            return machine.kernel + max(
-                machine.traffic(2 * made[0].nbytes), slower * 0.62 * rows
-            ), 1
-        each = (1.9 + 0.6 * first.element_size()) * _ELEMENT
-        return machine.kernel + slower * each * made[0].numel(), 1
+        out = made[0]
+        if name == "index_select" and args[1] % max(first.dim(), 1) == first.dim() - 1:
+            each = (1.8 + 0.55 * first.element_size()) * _ELEMENT
+            return max(machine.kernel + slower * each * out.numel(), slower * 3_900), 1
+        rows = out.numel() / max(out.shape[-1] if out.dim() else 1, 1)
+        read = out.nbytes if first.nbytes > machine.cached / 4 else 0
+        a_row = 0.62 * max(out.nbytes / max(rows, 1) / 2048, 1.0)
+        return machine.kernel + max(machine.traffic(out.nbytes + read), slower * a_row * rows), 1
     if name == "gather":
         each = (2.6 + 0.85 * first.element_size()) * _ELEMENT
-        return machine.kernel + slower * each * made[0].numel(), 1
+        return max(machine.kernel + slower * each * made[0].numel(), slower * 4_500), 1
     if name == "embedding_dense_backward":
         count, filled = args[1].numel(), machine.traffic(made[0].nbytes) * 1.25
         if count <= 3072:
@@ -184,51 +125,58 @@ def _is_pointwise(func: Any) -> bool:
 
 
 def _columns(name: str, first: torch.Tensor, args: Sequence[Any]) -> int:
+    dims = args[2 if "backward" in name else 1]
     if "norm" in name:
-        return max(math.prod(args[1]), 1)
-    dim = args[2] if name.endswith("backward_data") else args[1]
-    return max(int(first.shape[dim]), 1) if first.dim() else 1
+        return max(math.prod(dims), 1)
+    return max(int(first.shape[dims]), 1) if first.dim() else 1
 
 
-def _rows(points: Points, rows: float, columns: float, power: float = 1.3) -> float:
-    """More rows than there are SMs add to the least, the less the more these hide each other's
-    waits (`power`)."""
-    least, each = _between(points, columns)
-    more = max(rows - H200.sms, 0.0) * each
-    power = 1.0 if power > 1.5 and columns > 2048 else power
-    return float((least**power + more**power) ** (1 / power))
+@functools.cache
+def _points(name: str, size: int) -> Mapping[int, Sequence[tuple[int, int]]]:
+    """(rows, ns) by columns, of an operation on elements of so many bytes, as an H200 took them."""
+    text = Path(__file__).with_name("measured.json").read_text(encoding="utf-8")
+    found: dict[int, list[tuple[int, int]]] = {}
+    for columns, rows, ns in json.loads(text)[name]["2" if size == 2 else "4"]:
+        found.setdefault(columns, []).append((rows, ns))
+    return found
 
 
-def _between(points: Points, at: float) -> tuple[float, float]:
-    """Between the points of a table, on logarithmic scales; in proportion outside of them."""
-    known = sorted(points)
-    low = max((one for one in known[:-1] if one <= at), default=known[0])
-    high = known[known.index(low) + 1]
-    part = math.log(max(at, 1) / low) / math.log(high / low)
-    (a, b), (c, d) = points[low], points[high]
-    return (a * (c / a) ** part if a else 0.0), b * (d / b) ** part
+def _measured(name: str, size: int, columns: float, rows: float) -> float:
+    """ns of an operation on rows × columns, in a straight line between those that were measured,
+    and in proportion to what is beyond the largest."""
+    points = _points(name.replace("_safe_", "_"), size)
+    times = [(at, _between(some, max(rows, some[0][0]))) for at, some in points.items()]
+    return max(size / 4, 1) * _between(times, max(columns, times[0][0]))
+
+
+def _between(points: Sequence[tuple[float, float]], at: float) -> float:
+    places, values = zip(*points, strict=True)
+    if at >= places[-1]:
+        return float(values[-1] * at / places[-1])
+    place = bisect.bisect_right(places, at)
+    low, high = places[place - 1], places[place]
+    part = (at - low) / (high - low)
+    return float(values[place - 1] + part * (values[place] - values[place - 1]))
 
 
 def _reduction(
     machine: Machine, name: str, given: torch.Tensor, made: torch.Tensor, args: Sequence[Any],
     nbytes: float,
 ) -> float:  # fmt: skip
-    longer, moving = REDUCTIONS[name][given.element_size() > 2], machine.traffic(nbytes)
+    kind, moving = REDUCTIONS[name], machine.traffic(nbytes)
     results, elements = max(made.numel(), 1), given.numel()
     slower = H200.memory / machine.memory
-    more = slower * (longer - 1) * _ELEMENT * elements
-    least = machine.reduction * (1.5 if longer > 2 else 1.0)
     if results == 1:
-        return least + (machine.across if elements > 1 << 16 else 0) + moving + 0.5 * more
+        longer = _OF_ALL[kind][given.element_size() > 2]
+        more = 0.5 * slower * (longer - 1) * _ELEMENT * elements
+        least = machine.reduction * (1.5 if longer > 2 else 1.0)
+        return least + (machine.across if elements > 1 << 16 else 0) + moving + more
     dims = args[2 if "norm" in name else 1] if len(args) > 1 else None
     dims = [dims] if isinstance(dims, int) else dims or [-1]
-    if given.dim() - 1 not in [one % given.dim() for one in dims]:
-        over = _between(_OVER_ROWS, elements / results)[1]
-        return machine.reduction + longer * (slower * over + moving)
-    if elements / results < 1024:
-        return least + moving + slower * (0.12 + 0.33 * (longer - 1)) * results
-    waits = 0.25 * _ELEMENT * elements if nbytes > machine.cached else 0.0
-    return least + moving + slower * waits + 0.8 * more
+    each = elements / results  # elements of a result
+    along = given.dim() - 1 in [one % given.dim() for one in dims]
+    columns, rows = (each, results) if along else (results, each)
+    return slower * _measured(f"{kind} dim {int(along)}", given.element_size(), columns, rows)
 
 
 def _logsumexp(machine: Machine, given: torch.Tensor) -> float:
@@ -256,10 +204,10 @@ def _elementwise(
     if name in ("cat", "stack"):
         scattered = not all(one.is_contiguous() for one in (*given, out))
         return max(moving, 4 * slower * _ELEMENT * out.numel() if scattered else 0.0)
-    each = _COMPUTED.get(name, 0.0)
-    if name == "native_dropout" and out.element_size() > 2:
-        each = 2.8
-    moving = max(moving, slower * each * _ELEMENT * out.numel())
+    each, begin = _COMPUTED.get(name, 0.0), 0.0
+    if name == "native_dropout":
+        each, begin = (2.8 if out.element_size() > 2 and nbytes > machine.cached else each), _PLACES
+    moving = max(moving, slower * each * _ELEMENT * out.numel()) + begin
     fastest = min(
         (at for at in range(out.dim()) if out.shape[at] > 1),
         key=lambda at: out.stride(at),
@@ -279,7 +227,8 @@ def _elementwise(
     uneven |= not _dense(out)
     if uneven:
         near = 0.78 if out.dim() <= 2 and nbytes <= machine.cached else 1.0
-        moving = max(moving, near * _uneven(machine, out) * out.numel())
+        begin = _PLACES if nbytes <= machine.cached else 0.0
+        moving = max(moving, near * _uneven(machine, out) * out.numel() + begin)
     beside = 1.16 if len(given) > 1 else 1.0  # what else is read takes sectors, too
     return max(moving, slower * 1e9 * sectors * beside / _SECTORS)
 
@@ -317,10 +266,11 @@ def _several(
     chunks = sum(math.ceil(one.numel() / _CHUNK) for one in first)
     launches = max(math.ceil(len(first) / _TENSORS.get(depth, 30)), math.ceil(chunks / _CHUNKS), 1)
     largest = max(min(one.numel(), _CHUNK) for one in first) * first[0].element_size()
+    wide = first[0].element_size() > 2
     if name.startswith("_fused_"):
         nbytes *= 1.11 * (1 - 0.5 / len(lists))  # gradients are read, and not written
     moving = machine.traffic(nbytes, many=True) / launches
-    block = 0.0185 * largest * nbytes / max(sum(one.nbytes for one in first), 1)
+    block = (0.013 if wide else 0.02) * largest * nbytes / max(sum(one.nbytes for one in first), 1)
     if "adam" in name and name.startswith("_fused_"):
         moving = max(moving, 5.2 * _ELEMENT * sum(one.numel() for one in first) / launches)
     return launches * (machine.kernel + math.hypot(block, moving)), launches
@@ -333,7 +283,7 @@ def attention(
     """Attention in one kernel: cuDNN's in half precision, else the memory-efficient one.
 
     A block has 128 rows of queries (64 of float32) of one head, goes over all keys, and an SM has
-    one block at a time. A causal one goes over half of them, which helps where an SM has many.
+    one block at a time. Of a causal one a block has half the keys, and the longest come last.
     Backward passes make the scores again, and twice as many products.
     """
     batch, heads, length, width = query.shape
@@ -342,26 +292,25 @@ def attention(
     if query.dtype == torch.float32:
         blocks = batch * heads * math.ceil(length / 64) / machine.sms
         least, each = 110.0 * keys, (65.0 if width <= 64 else 97.0) * keys
-        forward = 2_500 + max(least, blocks * each * _causal(causal, blocks / 1.5, keys))
+        turns = blocks * (0.5 + 32 / keys) + 0.75 if causal else math.ceil(blocks)
+        forward = 2_500 + max(least, each * turns)
         if not backward:
             return faster * forward
         beside = 6_000 + machine.traffic(6 * query.nbytes) + 3 * 3.2 * _ELEMENT * query.numel()
-        return faster * forward * (2.1 if width <= 64 else 3.0) + beside
+        return faster * forward * (2.35 if width <= 64 else 3.1) + beside
     if length == 1:  # one row of queries: the keys and values are read once
         return 4_500 + machine.traffic(2 * key.nbytes)
     blocks = batch * heads * math.ceil(length / 128) / machine.sms
-    waves = max(math.ceil(blocks), 1) if blocks < 16 else blocks
+    turns = max(math.ceil(blocks), 1) if blocks < 16 else blocks
+    if causal:
+        halves = blocks * (0.5 + 64 / keys) + 0.65 + 0.02 * blocks + 100 / keys
+        turns = min(max(halves, 1.0), turns)
     each, block = {1: (9.0, 800), 2: (12.3, 1100)}.get(math.ceil(width / 64), (22.0, 2000))
     slower = 1.8 if masked else 1.0
     if dropout:
         slower = 1.4 if backward else 2.45
-    forward = waves * (block + keys * each * slower) * _causal(causal, blocks, keys)
+    forward = turns * (block + keys * each * slower)
     if not backward:
         return faster * (2_600 + forward)
     again = 2.55 if width <= 64 else 2.85
     return faster * (4_000 + again * forward) + machine.traffic(8 * query.nbytes)
-
-
-def _causal(causal: bool, blocks: float, keys: int) -> float:
-    """The part of all keys' time that a causal attention takes, by the blocks of an SM."""
-    return min(0.5 + 123 / keys + 0.7 / max(blocks, 0.1), 1.0) if causal else 1.0

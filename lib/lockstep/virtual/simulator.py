@@ -209,7 +209,7 @@ class Device:
             if kernel.draw is not None:
                 work.before = kernel.draw()
         task = DeviceTask(
-            kernel.name, stream, kernel.work, ready, kernel.share, kernel.traffic, gap,
+            kernel.name, stream, kernel.work, ready, kernel.share, kernel.traffic, gap + kernel.gap,
             kernel.engine, kernel.meet() if kernel.meet is not None else None,
             about=About(kernel.kind, correlation, kernel.collective, kernel.line, work),
         )  # fmt: skip
@@ -264,6 +264,10 @@ class Device:
         machine, current = self.machine, self.current
         if last is not None:
             self.wait(current, *last)
+        if any(item.kernel is not None and item.kernel.draw is not None for item in items):
+            for _ in range(2):  # PyTorch tells the graph the generator's seed, and where it is
+                fill = Kernel("fill_", machine.kernel, 1 / machine.sms, 0.0, Kind.COMPUTE, ())
+                self.launch(fill, current, "aten::fill_")
         nodes = sum(item.kernel is not None for item in items)
         self._correlation += 1
         called = self.host
@@ -278,7 +282,7 @@ class Device:
             stream = branches[item.stream]
             stream = current if stream < 0 else stream
             if item.kernel is not None:
-                kernel, gap = item.kernel, machine.graph_gap
+                kernel, gap = item.kernel, machine.gap_in_graph(item.kernel.work)
                 self.enqueue(kernel, stream, ready, gap, self._correlation, again=True)
             elif item.record is not None:
                 marker = Marker()

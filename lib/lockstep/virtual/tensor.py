@@ -355,14 +355,14 @@ class Dispatch(TorchDispatchMode):
         work = Computation(op.compute, call.args, call.kwargs, [one._inner for one in fresh], where)
         if known is not None:
             work.results = list(zip(work.made, flat(known), strict=True))
-        draw = self._draw(op, work) if op.is_random else None
+        draw = self._draw(op, work) if op.is_random and _draws(op, call) else None
         costs = self._cost_of(op, call, read, made, returned)
         only_read = [one._memory for one in read if id(one) not in here]
         fetched = device.fetched(only_read, (one._memory for one in made))
         lasts = costs.lasts(device.machine, fetched)
         kernel = Kernel(
             costs.name, lasts, costs.share, costs.traffic, costs.kind, uses,
-            work if device.values else None, line=device.line(), draw=draw,
+            work if device.values else None, line=device.line(), draw=draw, gap=costs.gap,
         )  # fmt: skip
         for _ in range(costs.kernels - 1):
             part = replace(kernel, uses=(), values=None, draw=None, part=True)
@@ -631,6 +631,13 @@ def _written(
             found += some  # type: ignore[arg-type]
             where.append(place if place < len(args) else name)
     return found, where
+
+
+def _draws(op: Op, call: _Call) -> bool:
+    """Whether a call takes random numbers: attention without dropout does not."""
+    if "scaled_dot_product" not in op.name:
+        return True
+    return bool([*call.args, 0.0, 0.0, 0.0, 0.0][3] or call.kwargs.get("dropout_p"))
 
 
 def _dispatch(machine: Machine, op: Op, made: int) -> float:
