@@ -50,6 +50,7 @@ SlurmdSpoolDir={folder}/spool-%n
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/{tasks}
+TaskProlog={folder}/before_task
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU={memory_of_cpu}
@@ -192,6 +193,11 @@ class Cluster:
                 for device in own
             )
         )
+        # Two ranks of one host would have NCCL open each other's GPUs, which here they may not. With
+        # a name of its own each node is another host to NCCL, which goes over the network then.
+        prolog = self.folder / "before_task"
+        prolog.write_text('#!/bin/sh\necho "export NCCL_HOSTID=$SLURMD_NODENAME"\n')
+        prolog.chmod(0o755)
         for device in () if gpus else fake:
             os.mknod(device, 0o666 | stat.S_IFCHR, _NULL)
         # Slurm numbers a job's GPUs among those that it can open, where others are denied.
