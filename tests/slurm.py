@@ -193,8 +193,8 @@ class Cluster:
                 for device in own
             )
         )
-        # Two ranks of one host would have NCCL open each other's GPUs, which here they may not. With
-        # a name of its own each node is another host to NCCL, which goes over the network then.
+        # NCCL has ranks of one host open each other's GPUs, which they may not here. Each node with
+        # a name of its own is another host to NCCL: it goes over the network then.
         prolog = self.folder / "before_task"
         prolog.write_text('#!/bin/sh\necho "export NCCL_HOSTID=$SLURMD_NODENAME"\n')
         prolog.chmod(0o755)
