@@ -50,6 +50,7 @@ SlurmdSpoolDir={folder}/spool-%n
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/{tasks}
+TaskProlog={folder}/before_task
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 DefMemPerCPU={memory_of_cpu}
@@ -192,6 +193,11 @@ class Cluster:
                 for device in own
             )
         )
+        # NCCL has ranks of one host open each other's GPUs, which they may not here. Each node with
+        # a name of its own is another host to NCCL: it goes over the network then.
+        prolog = self.folder / "before_task"
+        prolog.write_text('#!/bin/sh\necho "export NCCL_HOSTID=$SLURMD_NODENAME"\n')
+        prolog.chmod(0o755)
         for device in () if gpus else fake:
             os.mknod(device, 0o666 | stat.S_IFCHR, _NULL)
         # Slurm numbers a job's GPUs among those that it can open, where others are denied.

@@ -97,10 +97,13 @@ def test_under_nccl_survivors_begin_anew_and_shrink_only_without_the_dead() -> N
         assert ("sums" in found) == (ending == "is killed")  # else it does not return
 
 
-@pytest.mark.parametrize("file", ["faults/restart-cpu-x2.json"])
-def test_with_torchruns_own_store_a_second_attempt_makes_no_call(file: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "backend"),
+    [("faults/restart-cpu-x2.json", "gloo"), ("faults/restart-h200-x2.json", "nccl")],
+)
+def test_with_torchruns_own_store_a_second_attempt_makes_no_call(file: str, backend: str) -> None:
     content = recorded(file).content
-    shared, own = (job for job in content["jobs"] if job["backend"] == "gloo")
+    shared, own = (job for job in content["jobs"] if job["backend"] == backend)
     for job, calls in ((shared, 0), (own, content["calls"])):
         first, second = ([one["calls"] for one in rows] for rows in job["attempts"])
         assert first == [content["killed_after"]] * 2 and second == [calls] * 2

@@ -70,9 +70,19 @@ def test_what_varies_is_compared_by_what_it_says(published, here, found):
             measured("4.1", ""),
             [LabDifference("a", "text", measured("4", ""), measured("4.1", ""))],
         ),
+        ("1", "note: this machine has 1 GPU\n1\nlive · 4 ranks · gloo", []),
+        ("1", "note: this machine has 1 GPU\n2", [LabDifference("a", "text", "1", "2")]),
+        (measured("4", "", "computed"), measured("4", ""), []),
+        (
+            measured("4", "", "computed"),
+            measured("5", ""),
+            [LabDifference("a", "text", measured("4", "", "computed"), measured("5", ""))],
+        ),
+        (claim("depends").replace("measured", "computed"), claim("depends"), []),
+        (claim("depends"), claim("depends").replace("measured", "measured and computed"), []),
     ],
 )
-def test_other_text_is_the_same_but_for_its_stamp(published, here, found):
+def test_other_text_is_the_same_but_for_where_and_how_it_came_about(published, here, found):
     assert list(preflight.differences(notebook(published), [notebook(here)])) == found
 
 

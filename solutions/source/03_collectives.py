@@ -897,7 +897,7 @@ lockstep.claim(
 # queue, until it is closed: the queue is waited for once. It has two ranks a node, whatever `NPROC` says,
 # and gloo, as bytes are all that is counted.
 
-# %% id="nodes-where"
+# %% id="nodes-where" tags=["varies"]
 import os
 
 import torch

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,9 @@ _CLAIM = re.compile(
     r"^“(?P<said>.+)”$[\s\S]*?^(?:measured|computed|measured and computed) · (?P<verdict>.+)$",
     re.MULTILINE,
 )
-_STAMP = re.compile(r"^(live|recorded|simulated|published) .*$", re.MULTILINE)
+# Lines that say where a cell ran, and words in others that say how it came to its numbers.
+_WHERE = re.compile(r"(live|recorded|simulated|published|note:) ")
+_WAY = re.compile(r"(^|· )(measured and computed|measured|computed)(?= )")
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,9 @@ def differences(
         yield from _quantities(name, text, here)
         yield from _claims(name, text, here)
         if "varies" not in tags:
-            plain = _STAMP.sub("", text)
             for other in here:
-                if _STAMP.sub("", other) != plain:
-                    yield LabDifference(name, "text", *_first_difference(text, other))
+                if pair := _first_difference(text, other):
+                    yield LabDifference(name, "text", *pair)
                     break
 
 
@@ -177,14 +179,16 @@ def _text(cell: dict[str, Any]) -> str:
     )
 
 
-def _first_difference(published: str, here: str) -> tuple[str, str]:
-    """Return the first line of both that is not the same."""
-    theirs, mine = published.splitlines(), here.splitlines()
-    for at in range(max(len(theirs), len(mine))):
-        pair = [lines[at].strip() if at < len(lines) else "(nothing)" for lines in (theirs, mine)]
-        if pair[0] != pair[1] and not all(map(_STAMP.match, pair)):
-            return pair[0], pair[1]
-    return published, here
+def _first_difference(published: str, here: str) -> tuple[str, str] | None:
+    """Return the first line of both that is not the same; None where all that differs is the place,
+    or what was measured in one and computed in the other."""
+    lines = (
+        [one for one in text.splitlines() if not _WHERE.match(one)] for text in (published, here)
+    )
+    for theirs, mine in zip_longest(*lines, fillvalue="(nothing)"):
+        if _WAY.sub("", theirs) != _WAY.sub("", mine):
+            return theirs.strip(), mine.strip()
+    return None
 
 
 def table(results: Sequence[LabResult]) -> str:
