@@ -75,9 +75,9 @@ def alike(rng: Rng, steps: int, r: float = 0.6, deviation: float = 0.03) -> Step
     return np.array(found)
 
 
-def states(rng: Rng, steps: int) -> Steps:
-    """Two states, 10 % apart, that stay for ten steps on average."""
-    changes = rng.random(steps) < 0.1
+def states(rng: Rng, steps: int, stay: int = 10) -> Steps:
+    """Two states, 10 % apart, that stay for so many steps on average."""
+    changes = rng.random(steps) < 1 / stay
     state = (rng.integers(2) + np.cumsum(changes)) % 2
     return 1 + 0.1 * state + rng.normal(0, 0.01, steps)
 
@@ -91,6 +91,16 @@ def of_repeats(rng: Rng, repeats: int) -> Steps:
 def pair(noise: Noise, before: int = 30, after: int | None = None, times: float = 1.0) -> Pair:
     """Return what draws both sides; `times`: how much longer the new steps are."""
     return lambda rng: (noise(rng, before), noise(rng, after or before) * times)
+
+
+def halves(noise: Noise, steps: int) -> Pair:
+    """Both sides are parts of one run."""
+
+    def drawn(rng: Rng) -> tuple[Steps, Steps]:
+        both = noise(rng, 2 * steps)
+        return both[:steps], both[steps:]
+
+    return drawn
 
 
 def louder(before: int, after: int) -> Pair:
@@ -142,6 +152,8 @@ EQUAL: dict[str, Pair] = {
     "30 quiet steps, 30 noisy ones": louder(30, 30),
     "two states of ten steps, 30 steps": pair(states),
     "two states of ten steps, 100 steps": pair(states, 100),
+    "states of 100 steps through both, 30 steps": halves(partial(states, stay=100), 30),
+    "states of 100 steps through both, 100 steps": halves(partial(states, stay=100), 100),
     "a drift by 4 % through both": drifting(0.04),
     "a drift by 10 % through both": drifting(0.1),
     "a drift by 20 % through both": drifting(0.2),

@@ -39,8 +39,8 @@ of a busy CPU are a small network's training steps, measured while this was writ
 processes as there are CPUs, which compute and sleep for random times; pairs are consecutive pieces.
 
 What the gate cannot know shows here, too: a drift through both runs that is too small to be seen
-in their noise, and states of noise that stay for a third of a run, are taken for growth more often
-than in 1 of 100 pairs. Fewer than 16 steps or 5 repeats a side tell nothing.
+in their noise, and a state of the machine that begins within a few steps of the new run, are taken
+for growth more often than in 1 of 100 pairs. Fewer than 16 steps or 5 repeats a side tell nothing.
 """
 
 

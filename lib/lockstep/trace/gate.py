@@ -206,8 +206,9 @@ def gate(
     (Bonferroni). What is counted (launches, bytes) does not scatter by measuring: where it is the
     same in all of a side's values, any growth is one. A measure is not judged, and the gate is not
     passed, where a side has fewer than 16 steps or 5 repeats, where neighbours are so alike that
-    there are too few independent blocks of them, and where a drift inside the runs may be all that
-    is seen. `data/GATE.md` has measured how often the gate errs.
+    there are too few independent blocks of them, where a drift inside the runs may be all that is
+    seen, and where steps changed inside a run, not between both. `data/GATE.md` has measured how
+    often the gate errs.
 
     What it cannot know:
 
@@ -215,7 +216,8 @@ def gate(
       five or more repeats a side, run by turns;
     - what grows in a few steps alone, as values are medians: notes say how many steps take more
       than 1.5 times the median, and how many were left out because some rank lacks them;
-    - whether steps changed or noise did, where noise has states that last a third of a run or more.
+    - whether steps changed or noise did, where a drift is too small to be seen, or where a state of
+      the machine begins within a few steps of the new run.
 
     Raises GateError where the sides cannot be compared (other ranks, a rank that lacks kernels, a
     damaged file, steps 300 times as long), and TraceError where a trace cannot be read.

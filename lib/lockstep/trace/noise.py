@@ -33,6 +33,10 @@ _FAR = 2 * 1.4826  # median deviations: two standard deviations of normal noise
 _FITS = 6  # a slope is refined as often
 _DRIFTS = 0.02  # how often steps without a drift seem to have one
 _DRIFTED = 0.05  # how often what drifts, too little to be seen, is said to have grown
+_MOVED = 0.01  # how often steps that change between the runs seem to change inside one
+_SHUFFLES = 400
+_PLACES = 200  # a side, at which a change is sought
+_BY_TURNS = "run both by turns, in several repeats a side"
 LEAST = 1e-3  # level: 8 blocks a side are one of 12,870 ways, for four measures
 
 
@@ -54,11 +58,13 @@ def of_runs(before: Values, after: Values, level: float) -> Judgement:
 def of_steps(before: Values, after: Values, level: float) -> Judgement:
     """Judge consecutive steps of one run a side. An alarm is a chance below `level`.
 
-    Over how many steps neighbours are alike is (1 + r) / (1 − r), r being their autocorrelation; a
-    block is 1.5 times as long. Both sides are taken to have one straight drift, which goes on from
-    one to the other. What lies outside of the middle half of both sides together counts as its
-    nearest value: single steps, however long, decide nothing. Nothing can be told where what grew
-    may be that drift and noise; nor where steps certainly drift and nothing grew.
+    What lies outside of the middle half of both sides together counts as its nearest value: single
+    steps, however long, decide nothing. Over how many steps neighbours are alike is (1 + r) /
+    (1 − r), r being their autocorrelation; a block is 1.5 times as long. In the middle half r also
+    has states that come and go, which look like outliers where they are rare in a side. Both sides
+    are taken to have one straight drift, which goes on from one to the other. Nothing can be told
+    where what grew may be that drift and noise, or changed inside a run, not between both; nor
+    where steps certainly drift and nothing grew.
     """
     found = min(len(before), len(after))
     if found < _STEPS:
@@ -66,19 +72,20 @@ def of_steps(before: Values, after: Values, level: float) -> Judgement:
     drift = _drift(before, after, level)
     if drift.seen and drift.explains:
         return Judgement(None, drift.said)
-    length, needed = (
-        _APART * _alike(*_limited(*(one - np.median(one) for one in (before, after)))),
-        _fewest(level),
-    )
+    sides = _middle_half(before, after)
+    alike = _alike(*_limited(*(one - np.median(one) for one in (before, after))))
+    length, needed = _APART * max(alike, _alike(*sides)), _fewest(level)
     if found < needed * length:
         return Judgement(
             None,
             f"cannot be told: neighbours are alike, and {found} steps make fewer than {needed} "
             f"blocks of {length:.0f}; record {math.ceil(needed * length)} steps a side, or repeats",
         )
-    chance = _chance(*_middle_half(before, after), min(_BLOCKS, int(found / length)))
+    chance = _chance(*sides, min(_BLOCKS, int(found / length)))
     if drift.explains if chance < level else drift.seen:
         return Judgement(None, drift.said)
+    if chance < level and (moved := _moved(*sides, int(_APART * alike))):
+        return Judgement(None, moved)
     return Judgement(chance)
 
 
@@ -157,6 +164,10 @@ class _Drift(NamedTuple):
 def _drift(before: Values, after: Values, level: float) -> _Drift:
     """Fit one slope to both sides, and ask how far it leads from one's middle to the other's.
 
+    The drift that is most like growth is hard to tell from it: of 30 steps with normal noise of
+    2.9 %, the likelihood ratio, the best test there is, finds 5 % more in 84 of 100 pairs if it may
+    take 1 in 100 such drifts for growth, and in 95 if 5. Hence `_DRIFTED`.
+
     The fit is Huber's of modified residuals ("Robust Statistics", 1981, section 7.8).
     """
     sides, count = (before, after), len(before) + len(after)
@@ -183,10 +194,30 @@ def _drift(before: Values, after: Values, level: float) -> _Drift:
 def _drift_said(way: float, before: Values) -> str:
     typical = float(np.median(before))
     by = f" (by about {percent(way / typical, 1, sign=True)} in each)" if typical else ""
-    return (
-        f"cannot be compared: inside the runs, too, it may drift{by}; run both by turns, in "
-        "several repeats a side"
-    )
+    return f"cannot be compared: inside the runs, too, it may drift{by}; {_BY_TURNS}"
+
+
+def _moved(before: Values, after: Values, length: int) -> str:
+    """Say where steps certainly changed, if that is not between both sides; else return "".
+
+    Where a program changed, steps change between the sides; where a machine's state did, anywhere.
+    A change is placed by least squares. Where it lies between the sides, shuffling each side's
+    blocks makes no difference: the best place fits no better than it does in shuffles (Kirch,
+    "Block permutation principles for the change analysis of dependent data", 2007).
+    """
+    rng, rows = np.random.default_rng(0), []
+    for side in (before, after):
+        rows.append(np.tile(_medians(side, min(len(side) // length, _PLACES)), (_SHUFFLES, 1)))
+        rows[-1][1:] = rng.permuted(rows[-1][1:], axis=1)
+    both = np.hstack(rows)
+    place = np.arange(1, both.shape[1])
+    sums = (both - both[0].mean()).cumsum(axis=1)[:, :-1]
+    fits = np.abs(sums) / np.sqrt(place * place[::-1])
+    best = fits.max(axis=1)
+    if np.mean(best >= best[0] * (1 - 1e-9)) > _MOVED:
+        return ""
+    where = "the baseline" if place[fits[0].argmax()] < rows[0].shape[1] else "the new run"
+    return f"cannot be compared: it changed inside {where}, not only between both; {_BY_TURNS}"
 
 
 def _limited(*sides: Values) -> list[Values]:
