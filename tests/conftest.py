@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lockstep.author.fast_nbformat  # noqa: F401 - before a test imports nbformat, slowly
 import pytest
 from kernel import Kernel, Reply
 from xdist.scheduler.loadscope import LoadScopeScheduling

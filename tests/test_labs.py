@@ -24,14 +24,15 @@ from lockstep.author.source import notebooks
 from lockstep.course import exercises as checks
 from lockstep.course.judging.catalogue import SourceError, answers
 from lockstep.course.labs import lab02
+from lockstep.course.links import FURTHER
 from lockstep.course.syllabus import LABS
 
 ROOT = Path(__file__).parents[1]
 ANSWERS = ROOT / "solutions" / "source"
 SOURCES = sorted(ANSWERS.glob("*.py"))
 ids = [source.stem for source in SOURCES]
-NOTEBOOKS = [(source, name) for source in SOURCES for name in notebooks(source)]
-names = [name for _, name in NOTEBOOKS]
+names = sorted(path.stem for path in (ROOT / "labs").glob("*.ipynb"))
+NOTEBOOKS = [(ANSWERS / f"{name.removesuffix(FURTHER)}.py", name) for name in names]
 
 
 def tags(cell) -> list[str]:
@@ -56,6 +57,7 @@ def shows(notebook, identity: str) -> bool:
 
 def test_every_source_is_a_lab_and_every_lab_has_a_source():
     assert ids == [f"{lab.number}_{lab.name}" for lab in LABS]
+    assert names == [name for source in SOURCES for name in notebooks(source)]
 
 
 STAMP = re.compile(r"^(live|recorded|published|simulated) · .", re.MULTILINE)
