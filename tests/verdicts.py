@@ -1,7 +1,7 @@
 """Which of the course's answers `make test` tries.
 
 A lab's checks, its sentences and its answers make the verdicts. While they are what they were when
-tests/judge.py found all answers judged as meant, every eighth is tried, and otherwise all are.
+tests/judge.py found all answers judged as meant, one of each exercise is tried, otherwise all are.
 """
 
 import hashlib
@@ -15,7 +15,6 @@ from lockstep.course.judging.catalogue import Answer
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("verdicts.json")
 _COURSE = ROOT / "lib" / "lockstep" / "course"
-_EVERY = 8
 
 
 def fingerprint(lab: str) -> str:
@@ -44,4 +43,4 @@ def tried(lab: str, exercise: str, every: list[Answer]) -> list[Answer]:
     """Return those of an exercise's answers that are to be tried."""
     if recorded().get(lab) != fingerprint(lab) or not every:
         return every
-    return every[crc32(exercise.encode()) % min(_EVERY, len(every)) :: _EVERY]
+    return [every[crc32(exercise.encode()) % len(every)]]
