@@ -15,8 +15,6 @@ FIRST = (
     "test_browser",
     "test_notebooks",
     "test_labs",
-    "test_slurm",
-    "test_hub",
     "test_report",
     "test_failures",
     "test_families",
