@@ -33,6 +33,10 @@ SOURCES = sorted(ANSWERS.glob("*.py"))
 ids = [source.stem for source in SOURCES]
 names = sorted(path.stem for path in (ROOT / "labs").glob("*.ipynb"))
 NOTEBOOKS = [(ANSWERS / f"{name.removesuffix(FURTHER)}.py", name) for name in names]
+EXERCISES = [
+    pytest.param(one, id=one.name, marks=[pytest.mark.long] * verdicts.rests(one))
+    for one in checks.exercises()
+]
 
 
 def tags(cell) -> list[str]:
@@ -125,7 +129,7 @@ def test_a_solution_is_what_its_source_says_and_shows_results(source, name):
 
 
 @pytest.mark.timeout(300)  # twenty answers to StoreGroup, some of which wait, took 90 s alone
-@pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
+@pytest.mark.parametrize("exercise", EXERCISES)
 def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
     wrong = answers(ANSWERS, "wrong", exercise.lab).get(exercise.name, [])
     assert len({answer.name for answer in wrong}) >= FEWEST_WRONG_ANSWERS
@@ -195,7 +199,7 @@ def test_who_asks_torch_cuda_for_a_gpu_that_is_not_there_is_told_so_by_every_bui
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
-@pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
+@pytest.mark.parametrize("exercise", EXERCISES)
 def test_each_right_answer_in_another_way_is_accepted(exercise, seed):
     right = answers(ANSWERS, "right", exercise.lab).get(exercise.name, [])
     for answer in verdicts.tried(exercise.lab, exercise.name, right):
