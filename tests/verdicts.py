@@ -1,8 +1,8 @@
 """Which of the course's answers `make test` tries.
 
 A lab's checks, its sentences and its answers make the verdicts. While they are what they were when
-tests/judge.py found all answers judged as meant, one is tried of every third exercise, and the other
-exercises of its lab are left to `make test-long`. Otherwise all are tried.
+tests/judge.py found all answers judged as meant, one is tried of every third exercise of the lab,
+and the other exercises are left to `make test-long`. Otherwise all are tried.
 """
 
 import hashlib

@@ -1317,7 +1317,7 @@ guess = "holds"
 
 # %% id="cold"
 def first_calls(parent):
-    """How often all ranks together ran the C++ compiler, with one folder and with one each."""
+    """How often the C++ compiler ran, with one folder and with one each."""
     import os
     from pathlib import Path
 
