@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lockstep.author.fast_nbformat  # noqa: F401 - before a test imports nbformat, slowly
 import pytest
 from kernel import Kernel, Reply
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -14,8 +15,6 @@ FIRST = (
     "test_browser",
     "test_notebooks",
     "test_labs",
-    "test_slurm",
-    "test_hub",
     "test_report",
     "test_failures",
     "test_families",
@@ -24,6 +23,8 @@ FIRST = (
 APART = ("test_notebooks", "test_labs")
 
 os.environ["LOCKSTEP_PROGRESS"] = "off"  # tests are no work of the developer who runs them
+# Threads of torch that wait by spinning take the cores from the tests beside: seven times the work.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 # A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

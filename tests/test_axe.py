@@ -19,7 +19,7 @@ axe = pytest.importorskip("axe_playwright_python")
 SCRIPT = Path(axe.__file__).with_name("axe.min.js")
 STAMP = simulated("by hand")
 PAPERS = {"light": "background:#fff;color:#1a1a1a", "dark": "background:#111;color:#e6e6e6"}
-WIDTHS = (1440, 1024, 420)
+WIDTHS = (1440, pytest.param(1024, marks=pytest.mark.long), 420)
 # Rules for whole pages, which a notebook's output is not.
 PAGES = ("document-title", "html-has-lang", "landmark-one-main", "page-has-heading-one", "region")
 

@@ -21,16 +21,13 @@ ROOT = TESTS.parent
 
 # What is typed after `python tests/`, at the checkout's root, and what its output has.
 RUNS = {
-    "bench/launch.py fresh --quick --alone": r"fresh: %%torchrun cell +\d",
-    "bench/trace.py --ranks 2 --events 3000 --runs 1 --only-reading": r"HTA: load +\d",
     "endings.py --only sys.exit(0) --form cell --warm 1 --elastic 0 --torchrun 0": r"warm +1 +0",
-    "judge.py 05 --only blocks_needed --seeds 1": r"(\d+) of \1 wrong ones always caught",
     "mutants.py streams --sample 1 --own": r"streams: 0 of 1 mutants survive",
     "painted.py data/traces/slow-rank/rank0.json.gz": "^exact ",
     "walked.py data/traces/slow-rank": "^agrees .*slow-rank",
 }
-# The other launchers take most of a minute, and what the short run leaves out the other half.
 LONG = {
+    "judge.py 05 --only blocks_needed --seeds 1": r"(\d+) of \1 wrong ones always caught",
     "bench/launch.py --quick": r"ddp: torchrun +\d",
     "bench/trace.py --ranks 2 --events 3000 --runs 1": r"recording costs these ranks \d",
     "survivors.py 05 --only blocks_needed --seeds 1": r"0 of [1-9]\d* mutants survive",
@@ -68,6 +65,7 @@ def test_the_costs_are_what_was_measured() -> None:
     assert costs.written(page) == page, "python tests/bench/costs.py mends it"
 
 
+@pytest.mark.long
 def test_how_often_the_gate_errs_is_as_it_was_written(tmp_path: Path) -> None:
     """All but the rates, which are of 300 pairs."""
     run(f"bench/gate.py --pairs 1 --to {tmp_path}/GATE.md")

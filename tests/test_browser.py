@@ -67,7 +67,7 @@ def write(tree: Path, name: str, cells: dict[str, str]) -> str:
 
 DARKENED = "02_point_to_point"  # has a model to play with, a chart, a timeline, claims and tables
 # The other labs' solutions are executed anyway.
-IN_SHORT = ("00_start_here", DARKENED, "07_tracing")
+IN_SHORT = ("00_start_here", DARKENED)
 
 
 @pytest.mark.parametrize(
@@ -514,6 +514,7 @@ def test_a_cell_that_does_not_end_is_seen(browser: Browser, tree: Path) -> None:
     assert found == ["cell long: it has not run", "the cells are not over after 1 s"]
 
 
+@pytest.mark.long
 def test_the_readme_s_pictures_and_film_are_taken(
     browser: Browser, tree: Path, tmp_path: Path
 ) -> None:
@@ -525,6 +526,7 @@ def test_the_readme_s_pictures_and_film_are_taken(
     }
 
 
+@pytest.mark.long
 def test_the_benchmark_of_timelines_runs(browser: Browser, tree: Path) -> None:
     report = Report()
     timeline.measure(report, 20_000, browser, tree)

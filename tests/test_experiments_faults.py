@@ -10,6 +10,7 @@ from experiments import elastic, faults, namespaces, restart
 from lockstep import recorded
 
 
+@pytest.mark.long
 def test_peers_of_a_killed_rank_are_told_at_once_and_of_one_that_sleeps_go_on() -> None:
     found = faults.watched(faults.Case("is killed", then=faults.ANEW), "gloo", 3)
     assert found["culprit"]["exit code"] == -9
@@ -42,6 +43,7 @@ def test_who_is_alive_is_waited_for_and_who_is_not_is_noticed_at_once(file: str)
     assert all(peer["sums"][faults.AT] > 1e5 for peer in alone["computes wrong"])
 
 
+@pytest.mark.long
 def test_torchrun_starts_a_job_anew_if_each_attempt_has_a_store_of_its_own() -> None:
     found = restart.job("gloo", restart.OWN_STORE, 2)
     assert found["exit code"] == 0
@@ -110,6 +112,7 @@ def test_with_torchruns_own_store_a_second_attempt_makes_no_call(file: str, back
     assert shared["exit code"] != 0 == own["exit code"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(namespaces.why_not()), reason=namespaces.why_not())
 def test_a_node_that_comes_is_let_in_with_a_store_for_each_attempt() -> None:
     with namespaces.Network(2) as network:

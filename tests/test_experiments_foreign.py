@@ -22,6 +22,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.long
 def test_two_steps_of_any_script_are_recorded(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

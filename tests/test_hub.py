@@ -15,6 +15,7 @@ import pytest
 from lockstep.base.paths import SOLUTIONS
 
 pytestmark = [
+    pytest.mark.hub,
     pytest.mark.timeout(240),  # the first starts three servers
     pytest.mark.skipif(bool(hub.why_not()), reason=hub.why_not()),
 ]

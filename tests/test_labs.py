@@ -24,14 +24,19 @@ from lockstep.author.source import notebooks
 from lockstep.course import exercises as checks
 from lockstep.course.judging.catalogue import SourceError, answers
 from lockstep.course.labs import lab02
+from lockstep.course.links import FURTHER
 from lockstep.course.syllabus import LABS
 
 ROOT = Path(__file__).parents[1]
 ANSWERS = ROOT / "solutions" / "source"
 SOURCES = sorted(ANSWERS.glob("*.py"))
 ids = [source.stem for source in SOURCES]
-NOTEBOOKS = [(source, name) for source in SOURCES for name in notebooks(source)]
-names = [name for _, name in NOTEBOOKS]
+names = sorted(path.stem for path in (ROOT / "labs").glob("*.ipynb"))
+NOTEBOOKS = [(ANSWERS / f"{name.removesuffix(FURTHER)}.py", name) for name in names]
+EXERCISES = [
+    pytest.param(one, id=one.name, marks=[pytest.mark.long] * verdicts.rests(one))
+    for one in checks.exercises()
+]
 
 
 def tags(cell) -> list[str]:
@@ -56,6 +61,7 @@ def shows(notebook, identity: str) -> bool:
 
 def test_every_source_is_a_lab_and_every_lab_has_a_source():
     assert ids == [f"{lab.number}_{lab.name}" for lab in LABS]
+    assert names == [name for source in SOURCES for name in notebooks(source)]
 
 
 STAMP = re.compile(r"^(live|recorded|published|simulated) · .", re.MULTILINE)
@@ -123,7 +129,7 @@ def test_a_solution_is_what_its_source_says_and_shows_results(source, name):
 
 
 @pytest.mark.timeout(300)  # twenty answers to StoreGroup, some of which wait, took 90 s alone
-@pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
+@pytest.mark.parametrize("exercise", EXERCISES)
 def test_each_wrong_answer_is_caught_by_its_own_hint(exercise):
     wrong = answers(ANSWERS, "wrong", exercise.lab).get(exercise.name, [])
     assert len({answer.name for answer in wrong}) >= FEWEST_WRONG_ANSWERS
@@ -193,7 +199,7 @@ def test_who_asks_torch_cuda_for_a_gpu_that_is_not_there_is_told_so_by_every_bui
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
-@pytest.mark.parametrize("exercise", checks.exercises(), ids=lambda exercise: exercise.name)
+@pytest.mark.parametrize("exercise", EXERCISES)
 def test_each_right_answer_in_another_way_is_accepted(exercise, seed):
     right = answers(ANSWERS, "right", exercise.lab).get(exercise.name, [])
     for answer in verdicts.tried(exercise.lab, exercise.name, right):

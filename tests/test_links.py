@@ -1,34 +1,25 @@
 """Links in and between notebooks, which the build makes."""
 
 import re
-from pathlib import Path
 
 import nbformat
 import pytest
 from lockstep.author import build
-from lockstep.author.source import notebooks
 from lockstep.course import links
 from lockstep.course.syllabus import LABS
+from test_labs import NOTEBOOKS, SOURCES, names
 
-ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\]\((?P<file>[\w./]+\.ipynb)?(?:#cell-id=(?P<cell>[\w-]+))?\)")
 FILES = [links.file_name(lab) for lab in LABS]
 
 
-def source(lab) -> Path:
-    return ROOT / "solutions" / "source" / f"{lab.number}_{lab.name}.py"
-
-
-NOTEBOOKS = [(lab, name) for lab in LABS for name in notebooks(source(lab))]
-
-
-@pytest.mark.parametrize(("lab", "name"), NOTEBOOKS, ids=[name for _, name in NOTEBOOKS])
+@pytest.mark.parametrize(("source", "name"), NOTEBOOKS, ids=names)
 @pytest.mark.parametrize(("folder", "form"), [("labs", build.labs), ("solutions", build.solutions)])
-def test_every_link_leads_to_a_file_or_a_cell_that_is_there(lab, name, folder, form) -> None:
-    cells = form(source(lab))[name].cells
+def test_every_link_leads_to_a_file_or_a_cell_that_is_there(source, name, folder, form) -> None:
+    cells = form(source)[name].cells
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
     found = [match for text in texts for match in LINK.finditer(text) if any(match.groups())]
-    files = [f"{one}.ipynb" for _, one in NOTEBOOKS]
+    files = [f"{one}.ipynb" for one in names]
     there = {f"../{above}/{file}" for above in ("labs", "solutions") for file in files} | {*files}
     assert {match["file"] for match in found} - {None} <= there
     assert {match["cell"] for match in found} - {None} <= {cell.id for cell in cells}
@@ -40,8 +31,8 @@ def test_every_link_leads_to_a_file_or_a_cell_that_is_there(lab, name, folder, f
 
 @pytest.mark.parametrize("at", range(len(LABS)), ids=FILES)
 def test_title_and_end_lead_to_the_notebooks_beside(at: int) -> None:
-    lab, beside = LABS[at], [*LABS[max(at - 1, 0) : at], *LABS[at + 1 : at + 2]]
-    found = build.labs(source(lab))
+    beside = [*LABS[max(at - 1, 0) : at], *LABS[at + 1 : at + 2]]
+    found = build.labs(SOURCES[at])
     for name, notebook in found.items():
         texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
         others = [f"{one}.ipynb" for one in found if one != name]

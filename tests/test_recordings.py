@@ -243,6 +243,7 @@ def test_the_command_records_and_notes_down_where_and_how(tmp_path, without_jupy
     assert "somebody" not in (folder / "manifest.json").read_text()
 
 
+@pytest.mark.long
 def test_what_starts_ranks_of_its_own_needs_no_jupyter(without_jupyter):
     code = "from experiments import launching; print(*launching.world(2, 'gloo', times=1))"
     done = subprocess.run(
@@ -258,6 +259,7 @@ def is_agent(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_an_interrupted_command_leaves_nothing_behind(tmp_path, without_jupyter):
     folder = tmp_path / "data"
     write(folder, Result("launch/two-nodes.json", "older", []))
@@ -621,6 +623,7 @@ def test_the_course_is_executed_and_its_table_written_notebook_by_notebook(tmp_p
     assert "NPROC=2: " in text and entry["date"] in text and "0 of 0 checks; **failed**" in text
 
 
+@pytest.mark.long
 def test_a_notebook_that_hangs_leaves_its_time_to_the_others(tmp_path):
     (tmp_path / "labs").mkdir()
     for name, code in (("00_slow", "import time; time.sleep(600)"), ("01_quick", "1")):
@@ -770,6 +773,7 @@ def _sweep_everything():
     return {name: sweeps.measure(make, (256, 1 << 14), 3) for name, make in sweeps.SWEEPS.items()}
 
 
+@pytest.mark.long
 def test_what_is_swept_under_gloo():
     job = torchrun(_sweep_everything, nproc_per_node=2, backend="gloo", show=False)
     for name, rows in recorded("sweeps/h200-x2.json").content["sweeps"].items():

@@ -1308,16 +1308,16 @@ lockstep.compare(predicted=prediction, measured=reduces["python_reducer"])
 #
 # ### Claim: "with one cache, N ranks compile once"
 #
-# A common guess. In the cell below all ranks compile one kernel at the same time: first with one folder for all, then with
-# a folder for each. The runs of the C++ compiler are counted. **Guess** for the folder that they share.
+# A common guess. In the cell below all ranks compile one kernel at the same time with one folder for all, then another one
+# with a folder for each. The runs of the C++ compiler are counted. **Guess** for the folder that they share.
 
 # %% id="cold-guess" tags=["guess"]
 guess = "holds"
 
 
 # %% id="cold"
-def first_call(parent, is_shared):
-    """How often all ranks together ran the C++ compiler for one function."""
+def first_calls(parent):
+    """How often the C++ compiler ran, with one folder and with one each."""
     import os
     from pathlib import Path
 
@@ -1326,16 +1326,18 @@ def first_call(parent, is_shared):
 
     require()
     warm_up()
-    if not is_shared:
+    counts = []
+    for function in (torch.sin, torch.cos):  # a kernel for each folder
+        dist.barrier()
+        runs = compiler_runs(parent)
+        dist.barrier()
+        f = torch.compile(lambda x, function=function: function(x).softmax(-1))
+        f(torch.ones(8, 40))
+        dist.barrier()
+        counts.append(compiler_runs(parent) - runs)
         own = Path(parent, f"rank{dist.get_rank()}")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(own)
-    dist.barrier()
-    runs = compiler_runs(parent)
-    dist.barrier()
-    f = torch.compile(lambda x: torch.sin(x).softmax(-1))
-    f(torch.ones(8, 40))
-    dist.barrier()
-    return compiler_runs(parent) - runs
+    return counts
 
 
 # %% id="cold-claim"
@@ -1345,20 +1347,18 @@ from pathlib import Path
 from lockstep.course.compiled import counted
 from lockstep.course.compiled.compile_session import variables
 
-runs = {}
-for is_shared in (True, False):
-    with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as name:
-        folder = Path(name)
-        own = variables(folder / "all") | counted(folder)
-        options = on_ranks | {"env": own, "may_fail": True}
-        cold_job = lockstep.torchrun(first_call, folder, is_shared, **options)
-    runs[is_shared] = cold_job[0] if cold_job.ok else None
-if None in runs.values():  # where there is no compiler
+with tempfile.TemporaryDirectory(prefix="lockstep-compile-") as name:
+    folder = Path(name)
+    own = variables(folder / "all") | counted(folder)
+    options = on_ranks | {"env": own, "may_fail": True}
+    cold_job = lockstep.torchrun(first_calls, folder, **options)
+if not cold_job.ok:  # where there is no compiler
     said, verdict = "nothing was compiled here", "depends"
 else:
-    said = f"runs of the compiler on {NPROC} ranks: {runs[True]} with one "
-    said += f"folder, {runs[False]} with a folder each"
-    verdict = "holds" if runs[True] == 1 else "does not hold"
+    shared, apart = cold_job[0]
+    said = f"runs of the compiler on {NPROC} ranks: {shared} with one "
+    said += f"folder, {apart} with a folder each"
+    verdict = "holds" if shared == 1 else "does not hold"
 lockstep.claim(
     "With one cache, N ranks compile once.",
     guess=guess,
