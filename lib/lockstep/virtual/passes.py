@@ -72,15 +72,14 @@ def time(
         dims, last = args[2 if "backward" in name else 1], max(first.dim(), 1) - 1
         if "softmax" in name and dims % (last + 1) != last:
             return slower * 590.0 * columns, _ROWS[name]  # a thread goes along a column
-        size, rows = first.element_size(), first.numel() / columns
-        lasts = _measured(name, size, columns, rows)
-        if "norm_backward" in name:
+        rows = first.numel() / columns
+        lasts = _measured(machine, name, first, columns, rows)
+        if "norm_backward" in name and rows > _TALL:
+            lasts += 15_000 + machine.traffic(2 * first.nbytes)
+        elif "norm_backward" in name:
             weights = name.replace("backward", "weights")
-            if rows > _TALL:
-                lasts += 15_000 + H200.traffic(2 * first.nbytes)
-            else:
-                lasts += _measured(weights, size, columns, rows)
-        return slower * lasts, _ROWS[name]
+            lasts += _measured(machine, weights, first, columns, rows)
+        return lasts, _ROWS[name]
     if name in REDUCTIONS and made:
         return _reduction(machine, name, first, made[0], args, nbytes), 1
     if name == "logsumexp":
@@ -141,12 +140,17 @@ def _points(name: str, size: int) -> Mapping[int, Sequence[tuple[int, int]]]:
     return found
 
 
-def _measured(name: str, size: int, columns: float, rows: float) -> float:
+def _measured(
+    machine: Machine, name: str, given: torch.Tensor, columns: float, rows: float
+) -> float:
     """ns of an operation on rows × columns, in a straight line between those that were measured,
-    and in proportion to what is beyond the largest."""
+    and in proportion to what is beyond the largest. What the smallest takes is no traffic."""
+    size = given.element_size()
     points = _points(name.replace("_safe_", "_"), size)
+    least = min(some[0][1] for some in points.values())
     times = [(at, _between(some, max(rows, some[0][0]))) for at, some in points.items()]
-    return max(size / 4, 1) * _between(times, max(columns, times[0][0]))
+    lasts = max(size / 4, 1) * _between(times, max(columns, times[0][0]))
+    return least + H200.memory / machine.memory * max(lasts - least, 0.0)
 
 
 def _between(points: Sequence[tuple[float, float]], at: float) -> float:
@@ -176,7 +180,7 @@ def _reduction(
     each = elements / results  # elements of a result
     along = given.dim() - 1 in [one % given.dim() for one in dims]
     columns, rows = (each, results) if along else (results, each)
-    return slower * _measured(f"{kind} dim {int(along)}", given.element_size(), columns, rows)
+    return _measured(machine, f"{kind} dim {int(along)}", given, columns, rows)
 
 
 def _logsumexp(machine: Machine, given: torch.Tensor) -> float:
