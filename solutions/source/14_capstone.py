@@ -480,8 +480,8 @@ lockstep.compare(predicted=prediction, measured=job[0])
 #
 # ### Exercise 5: two products for all experts
 #
-# **Goal:** `grouped(rows_RD, local_R, most, w1_eDF, w2_eFD)` returns what `one_by_one` does, with two products in the
-# forward pass. `local_R` is each row's expert, in any order. `most` is how many rows the fullest expert has. An expert may
+# **Goal:** `grouped(rows_RD, local_R, most, w1_eDF, w2_eFD)` returns what `one_by_one` does, with
+# its gradients, and has two products in the forward pass. `local_R` is each row's expert, in any order. `most` is how many rows the fullest expert has. An expert may
 # have none.
 
 
