@@ -801,7 +801,8 @@ lockstep.check("survivors", survivors)
 # In the cell below four ranks train, and two of them stop at the same time after a step. Those that are left call your function, make a new group through the same store, and go
 # on. A step had 4 × 8 samples; with the same 8 samples a rank it has fewer, and its mean is noisier.
 #
-# (The empty second in the timeline is their patience.)
+# Each result says who its rank is *then*: its number in the new group, and the numbers that the members had before. In the timeline all four
+# ranks are in the first all-reduce, and the members in the second; the empty second between them is their patience.
 #
 # **Predict:** how many samples must each rank that is left take, for the same number a step?
 
@@ -824,25 +825,24 @@ def go_on(dead, samples):
     first = int(x.item())
     if rank in dead:  # as good as dead: it waits until the others are done
         store.wait(["over"])
-        return first, None, None
+        return {"samples": first, "then": "dead"}
     left = survivors(dist.PrefixStore("who", store), rank, ranks, 1.0)
     dist.destroy_process_group()
     again = {"store": dist.PrefixStore("second", store)}
-    again |= {"world_size": len(left)}
-    dist.init_process_group("gloo", rank=left.index(rank), **again)
-    per_rank = first // len(left)
-    x.fill_(per_rank)
+    again |= {"world_size": len(left), "rank": left.index(rank)}
+    dist.init_process_group("gloo", **again)
+    each = first // len(left)
+    x.fill_(each)
     dist.all_reduce(x)
     store.set("over", "")
-    return first, left, (per_rank, int(x.item()))
+    then = f"rank {dist.get_rank()} of {left}"
+    return {"samples": first, "then": then, "each": each, "all": int(x.item())}
 
 
 some = {"backend": "gloo", "init": False, "show": False}
 job = lockstep.torchrun(go_on, (1, 3), 8, nproc_per_node=4, **some)
-for rank, (first, left, second) in enumerate(job.results):
-    print(f"rank {rank}: {first} samples, then {left} with {second}")
 display(job)
-lockstep.compare(prediction, measured=job[0][2][0])
+lockstep.compare(prediction, measured=job[0]["each"])
 
 # %% [markdown] id="recap"
 # ## Recap
@@ -863,7 +863,7 @@ lockstep.compare(prediction, measured=job[0][2][0])
 # %% [markdown] id="wrong-text"
 # ## Wrong, not dead
 #
-# About 20 minutes; a CPU is enough.
+# About 30 minutes; a CPU is enough.
 #
 # A bit flips in memory or in an arithmetic unit, and no exception comes. In the cell below all replicas begin equal and average their gradients; after five of twenty steps
 # a bit of one weight flips on rank 1.
@@ -952,8 +952,65 @@ def wrong_ranks(x):
 lockstep.check("wrong_ranks", wrong_ranks)
 
 # %% [markdown] id="every-text"
-# A comparison takes time, and one each k steps finds a flip after k/2 steps on average; all since the last good comparison is lost. How often to compare is the
-# question of section 4 again, with a comparison in place of a checkpoint.
+# ### How often to compare
+#
+# That is section 4's question, with a comparison in place of a checkpoint. A step takes s seconds, a comparison c, and a bit flips each M steps. To compare each k
+# steps costs c/(k · s) of the time. A flip is found at the next comparison, k/2 steps later on average; but nobody knows in which of the k steps it came, so *all* since the last
+# good comparison are thrown away: k/M of the time. The sum is least at k = √(c · M/s). That is Young's formula without its 2: a crash is seen at once, and loses half an interval.
+#
+# In the cell below ranks take 384 good steps. They copy the weights after each good comparison, and go back to the copy after a bad one. Four bits flip.
+#
+# **Predict:** how many steps are thrown away with a comparison each 16 steps?
+
+# %% id="every-prediction" tags=["prediction"]
+prediction = 4 * 16  # each flip costs its whole interval
+
+# %% id="every"
+wrong_ranks = lockstep.carry_on("wrong_ranks", wrong_ranks)
+
+
+def compared(k, flips=(37, 150, 222, 330)):
+    """Steps from a flip to its end, steps thrown away, and seconds."""
+    x = torch.zeros(100_000, device=lockstep.device())
+    good, taken, done, late, spent = x.clone(), 0, 0, [], Counter()
+    while done < 384:
+        began = time.perf_counter()
+        for taken in range(taken + 1, taken + k + 1):
+            gradient = torch.randn_like(x)
+            dist.all_reduce(gradient)
+            x -= 0.01 * gradient
+            if taken in flips:
+                flipped = taken
+                if dist.get_rank() == 1:
+                    x.view(torch.int32)[0] ^= 1 << 24
+        compares = time.perf_counter()
+        if wrong_ranks(x):
+            x.copy_(good)
+            late.append(taken - flipped)
+        else:
+            good, done = x.clone(), done + k
+        spent["steps"] += compares - began
+        spent["comparisons"] += time.perf_counter() - compares
+    return mean(late), taken - done, taken, spent
+
+
+# %% id="every-run" tags=["varies"]
+most = with_gloo | {"nproc_per_node": max(3, NPROC)}  # most are right
+rows, thrown = [], {}
+for k in (4, 16, 64):
+    job = lockstep.torchrun(compared, k, **most)
+    late, thrown[k], taken, spent = job[0]
+    s, c = spent["steps"] / taken, spent["comparisons"] / (taken / k)
+    costs = [100 * c / (k * s), 100 * k / 96]  # a flip each 384/4 steps
+    measured = 100 * (spent.total() / (384 * s) - 1)
+    parts = [f"{one:.0f} %" for one in (*costs, sum(costs), measured)]
+    rows.append([k, f"{late:.1f}", thrown[k], *parts])
+columns = ["k", "found after", "thrown away", "comparing", "going back"]
+columns += ["both", "measured"]
+title = "A comparison each k steps: steps, and shares of the good steps' time"
+display(lockstep.table(title, columns, rows, stamp=lockstep.live(job)))
+print(f"c = {c / s:.1f} steps: best is k = {(96 * c / s) ** 0.5:.0f}")
+lockstep.compare(prediction, measured=thrown[16])
 
 # %% [markdown] id="nccl-text"
 # ## What NCCL's ranks notice
@@ -1398,7 +1455,66 @@ lockstep.claim(
 )
 
 # %% [markdown] id="neighbour-explained"
-# Ranks of one node die together: a neighbour has to be on another node. So does a spare that takes over a dead rank's place: it loads its part from there.
+# Ranks of one node die together: a neighbour has to be on another node.
+
+# %% [markdown] id="spare-text"
+# ## A rank in reserve
+#
+# About 10 minutes; a CPU is enough.
+#
+# Section 5 goes on with fewer ranks. A **spare** keeps their number, and with it the samples of a step and each rank's part of the model: it is started with the others, does nothing, and takes a dead one's
+# place. In the cell below it is the fifth rank. The part of rank r is the number r, and the next rank has a copy of it. Rank 2 stops; the others ask your `survivors` who is there, and meet anew.
+#
+# **Predict:** which sum do the four parts have then?
+
+# %% id="spare-prediction" tags=["prediction"]
+prediction = 0 + 1 + 2 + 3  # the spare has part 2, from rank 3
+
+# %% id="spare"
+survivors = lockstep.carry_on("survivors")
+
+
+def with_spare(dead, n=4):
+    """Each rank's place then, its part, and the sum of all parts."""
+    me = int(os.environ["RANK"])
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store, meet = dist.TCPStore(*address, is_master=False), {"world_size": n}
+    part, copy = torch.tensor([me]), torch.tensor([-1])
+    if me < n:
+        meet["store"] = dist.PrefixStore("first", store)
+        dist.init_process_group("gloo", rank=me, **meet)
+        sending = dist.isend(part, (me + 1) % n)
+        dist.recv(copy, (me - 1) % n)
+        sending.wait()
+        dist.destroy_process_group()
+        if me == dead:
+            store.wait(["over"])
+            return "dead"
+        store.set("a rank is missing", "")
+    store.wait(["a rank is missing"])
+    left = survivors(dist.PrefixStore("who", store), me, n + 1, 1.0)
+    (gap,) = set(range(n)) - set(left)
+    place = gap if me == n else me
+    meet["store"] = dist.PrefixStore("second", store)
+    dist.init_process_group("gloo", rank=place, **meet)
+    if place == gap:
+        dist.recv(part, (gap + 1) % n)
+    if place == (gap + 1) % n:
+        dist.send(copy, gap)
+    whole = part.clone()
+    dist.all_reduce(whole)
+    store.set("over", "")
+    return {"place": place, "part": part.item(), "sum": whole.item()}
+
+
+# %% id="spare-run"
+some = {"backend": "gloo", "init": False, "show": False}
+job = lockstep.torchrun(with_spare, 2, nproc_per_node=5, **some)
+display(job)
+lockstep.compare(prediction, measured=job[0]["sum"])
+
+# %% [markdown] id="spare-explained"
+# Nobody starts anew, and nothing is read from a disk: a second of patience, two rendezvous and a part's way over the network. What it costs is a GPU that idles until then. To start again with a node less took torchrun's agents about 25 seconds after a death (above, "Nodes come and go").
 
 # %% [markdown] id="warned-text"
 # ## A warning before the end

@@ -27,26 +27,36 @@ class Apart:
     lines: int = 0
 
 
+def killed_at(number: int) -> Callable[[int], None]:
+    """Return what ends its process where the line of this number begins."""
+
+    def end(line: int) -> None:
+        if line == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return end
+
+
 def apart(
     call: Callable[[], Any],
     *,
-    at_line: int = 0,
+    each_line: Callable[[int], object] = lambda _: None,
     libraries: bool = False,
     room: int = 0,
     kills: bool = False,
 ) -> Apart:
     """Fork, call, and wait for the end of it; what the call returns has to be picklable.
 
-    at_line: SIGKILL where the answer's line of this number begins, counted from 1.
-    libraries: lines of Python's own modules count, too. room: the bytes
-    of the largest file that may be written, as on a disk that is nearly full: a write past it
-    raises OSError, or is the process's end if `kills`, when all that fits has been written.
+    each_line: called where a line of the answer begins, with its number, counted from 1; it may
+    end the process (`killed_at`). libraries: lines of Python's own modules count, too. room: the
+    bytes of the largest file that may be written, as on a disk that is nearly full: a write past
+    it raises OSError, or is the process's end if `kills`, when all that fits has been written.
     """
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         os.close(reading)
-        _end_with(call, writing, at_line, libraries, room, kills)
+        _end_with(call, writing, each_line, libraries, room, kills)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()
@@ -57,7 +67,7 @@ def apart(
 def _end_with(
     call: Callable[[], Any],
     writing: int,
-    at_line: int,
+    each_line: Callable[[int], object],
     libraries: bool,
     room: int,
     kills: bool,
@@ -71,8 +81,7 @@ def _end_with(
             return None if frame.f_code.co_filename.startswith(left_out) else trace
         if event == "line":
             lines += 1
-            if lines == at_line:
-                os.kill(os.getpid(), signal.SIGKILL)
+            each_line(lines)
         return trace
 
     try:

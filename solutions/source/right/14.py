@@ -69,8 +69,8 @@ def by_expert(expert_T, E, capacity):
 exchange = Travel.apply
 
 
-# %% exchange: all-to-all-of-lists
-class ByLists(torch.autograd.Function):
+# %% exchange: splits-as-tuples
+class ByTuples(torch.autograd.Function):
     @staticmethod
     def forward(ctx, rows, send, receive):
         ctx.splits = send, receive
@@ -84,12 +84,12 @@ class ByLists(torch.autograd.Function):
     def backward(ctx, grad):
         send, receive = ctx.splits
         out = grad.new_zeros(sum(send), grad.shape[1])
-        dist.all_to_all_single(out, grad.clone(), list(send), list(receive))
+        dist.all_to_all_single(out, grad.contiguous(), list(send), list(receive))
         return out, None, None
 
 
 def exchange(rows_RD, send, receive):
-    return ByLists.apply(rows_RD, tuple(send), tuple(receive))
+    return ByTuples.apply(rows_RD, tuple(send), tuple(receive))
 
 
 # %% exchange: of-a-reversed-function

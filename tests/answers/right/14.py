@@ -1,4 +1,7 @@
-"""Right answers to the exercises of lab 14, written by who wrote its checks; see judge.py."""
+"""Right answers to the exercises of lab 14, written by who wrote its checks; see judge.py.
+
+The last two were written from the blank lab.
+"""
 
 import torch
 import torch.distributed as dist
@@ -364,3 +367,36 @@ def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
     index = torch.tensor([[*of[at], *[len(rows_RD)] * (most - len(of[at]))] for at in range(e)])
     y = torch.matmul(torch.relu(torch.matmul(rows[index], w1_eDF)), w2_eFD)
     return torch.zeros_like(rows).index_add(0, index.flatten(), y.flatten(0, 1))[:-1]
+
+
+# %% exchange: of-numbers
+class OfNumbers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, receive):
+        width = rows.shape[1]
+        ctx.splits = [k * width for k in send], [k * width for k in receive]
+        ctx.shape = rows.shape
+        came = rows.new_empty(sum(ctx.splits[1]))
+        dist.all_to_all_single(came, rows.reshape(-1), *reversed(ctx.splits))
+        return came.view(-1, width)
+
+    @staticmethod
+    def backward(ctx, grad):
+        back = grad.new_empty(sum(ctx.splits[0]))
+        dist.all_to_all_single(back, grad.reshape(-1), *ctx.splits)
+        return back.view(ctx.shape), None, None
+
+
+def exchange(rows_RD, send, receive):
+    return OfNumbers.apply(rows_RD, send, receive)
+
+
+# %% grouped: read-by-an-index
+def grouped(rows_RD, local_R, most, w1_eDF, w2_eFD):
+    index = torch.full((len(w1_eDF), most), len(rows_RD))
+    for i in range(len(w1_eDF)):
+        mine = (local_R == i).nonzero()[:, 0]
+        index[i, : len(mine)] = mine
+    with_zero = torch.cat([rows_RD, rows_RD.new_zeros(1, rows_RD.shape[1])])
+    y = torch.relu(with_zero[index] @ w1_eDF) @ w2_eFD
+    return torch.zeros_like(with_zero).index_copy(0, index.view(-1), y.flatten(0, 1))[:-1]

@@ -441,7 +441,6 @@ def replay_together(run, x, sizes):
 
 
 # %% replay_together: on-the-host
-# Not judged so yet.
 def replay_together(run, x, sizes):
     rows = torch.tensor(len(x))
     dist.all_reduce(rows, op=dist.ReduceOp.MAX)

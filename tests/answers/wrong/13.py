@@ -422,7 +422,6 @@ class Checkpoints(Parts):
 
 
 # %% Checkpoints: one-unfinished-name-for-all
-# Not judged so yet.
 class Checkpoints(Parts):
     def commit(self, step, rank, ranks, part):
         new = self.folder / "new"
@@ -567,7 +566,6 @@ class Checkpoints:
 
 
 # %% Checkpoints: copied-into-place
-# Not judged so yet.
 class Checkpoints(Parts):
     def commit(self, step, rank, ranks, part):
         new = self.folder / f"new{rank}"
@@ -601,7 +599,6 @@ class Checkpoints(Parts):
 
 
 # %% Checkpoints: everything-in-one-file
-# Not judged so yet.
 # Read, changed, and replaced as a whole: of two that do it at once, one is lost.
 class Checkpoints:
     def __init__(self, folder):
@@ -1070,7 +1067,6 @@ def survivors(store, rank, ranks, patience):
 
 
 # %% survivors: looks-and-then-writes
-# Not judged so yet.
 # check() and set() are two calls, and another may come between them.
 def survivors(store, rank, ranks, patience):
     store.set(f"alive{rank}", "")
@@ -1193,7 +1189,6 @@ def survivors(store, rank, ranks, patience):
 
 
 # %% survivors: patience-from-anew-with-each-that-comes
-# Not judged so yet.
 def survivors(store, rank, ranks, patience):
     store.set(f"alive{rank}", "")
     end, came = time.monotonic() + patience, 0
@@ -1214,7 +1209,6 @@ def survivors(store, rank, ranks, patience):
 
 
 # %% survivors: all-have-to-have-read-it
-# Not judged so yet.
 # Waits behind the list until all ranks have it, the dead ones too.
 def survivors(store, rank, ranks, patience):
     store.set(f"alive{rank}", "")

@@ -32,7 +32,7 @@ from .overlap import overlap
 from .programs import MENDED, is_the_courses
 
 CLOSE = 1e-4  # largest relative difference of a loss that another order of sums explains
-STEPS = 4
+STEPS = 3
 WARM_UP = 4  # steps on a real GPU, before those that count
 REPEATS = 5  # of each program: fewer, and the gate says nothing
 TIMES = 20  # as slow as an H200
@@ -165,7 +165,20 @@ def _there(program: str | Path) -> Path:
     return path
 
 
+_kept: dict[tuple[str, int, int, int], tuple[Job, Trace]] = {}  # by text, ranks, steps, first
+
+
 def _played(path: Path, nproc: int, steps: int, first: int = 0) -> tuple[Job, Trace]:
+    """Run a program. A virtual GPU takes as long each time: what the course's own did is kept."""
+    if _on_gpus(nproc) or not is_the_courses(path):
+        return _play(path, nproc, steps, first)
+    key = path.read_text(encoding="utf-8"), nproc, steps, first
+    if key not in _kept:
+        _kept[key] = _play(path, nproc, steps, first)
+    return _kept[key]
+
+
+def _play(path: Path, nproc: int, steps: int, first: int) -> tuple[Job, Trace]:
     ways: dict[str, Any] = {"nproc_per_node": nproc, "show": False}
     if _on_gpus(nproc):
         ways["env"] = {"CAPSTONE_SIZE": "large"}
@@ -241,6 +254,8 @@ def _best(nproc: int, steps: int) -> float:
 @cache
 def _reference(nproc: int, steps: int, large: bool) -> list[float]:
     alone: dict[str, Any] = {"nproc_per_node": 1, "init": False, "show": False}
+    if not large:  # on a busy machine, threads wait for each other longer than they compute
+        alone["env"] = {"OMP_NUM_THREADS": "1"}
     found: list[float] = torchrun(reference.losses, steps, nproc, large, **alone).results[0]
     return found
 
@@ -293,7 +308,7 @@ class Change:
         return str(self)
 
 
-def change(before: str | Path, after: str | Path, *, nproc: int = 4, steps: int = 3) -> Change:
+def change(before: str | Path, after: str | Path, *, nproc: int = 4, steps: int = STEPS) -> Change:
     """Run both programs `REPEATS` times by turns, each time on other samples, and ask the gate.
 
     Raises as `run` does.

@@ -50,8 +50,9 @@ def is_the_courses(path: Path) -> bool:
 
 def _definitions(code: str) -> dict[str, str]:
     """The text of each function and class of a program, by its name."""
+    lines = code.splitlines()
     return {
-        one.name: ast.get_source_segment(code, one) or ""
+        one.name: "\n".join(lines[one.lineno - 1 : one.end_lineno])
         for one in ast.parse(code).body
         if isinstance(one, ast.FunctionDef | ast.ClassDef)
     }

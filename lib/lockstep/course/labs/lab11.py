@@ -6,16 +6,18 @@ their collectives are gloo's.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ... import virtual
+from ...trace import Kind
 from ..judging import Noted, Run, Tensor, Trial, judged, same, takes
 from ..judging.values import make
 from .lab04 import torch_cuda
 from .lab05 import Graphs
-from .lab06 import in_capture, on_host
+from .lab06 import on_host
 
 _PATIENCE = 60.0  # seconds: the first compilation of a process loads much
 _WIDTH = 3
@@ -165,7 +167,7 @@ def _failed(*words: str) -> Any:
 
 capture_sizes.shows("overwritten", _overwritten)
 capture_sizes.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
-capture_sizes.fails("no-warm-up", in_capture)
+capture_sizes.fails("no-warm-up", _failed("during capture", "during CUDA graph capture"))
 capture_sizes.fails("torch-cuda", torch_cuda)
 capture_sizes.fails("does-not-fit", _failed("must match the size", "must match the existing size"))
 capture_sizes.fails("own-order", lambda run, rank: "The ranks disagree" in str(run.job))
@@ -185,24 +187,33 @@ capture_sizes.demands("smallest-first", _in_order)
 # ── replay_together ──────────────────────────────────────────────────────────────────────────
 
 
-def _replayed(answer: Any, steps: list[Tensor], sizes: list[int]) -> Noted:
-    """Steps of one rank; `run` takes down what it is called with."""
+def _replayed(answer: Any, steps: list[Tensor], sizes: list[int], on_gpu: bool) -> Noted:
+    """Steps of one rank; `run` takes down what it is called with. On a virtual GPU, which need not
+    know all that an answer calls, only the collectives of its own are looked for."""
     took: list[Any] = []
 
     def run(x: Any, size: int) -> Any:
         took.append(size)
         return x * 2 + 1
 
-    return Noted([answer(run, make(x), list(sizes)) for x in steps], {"took": took})
+    if not on_gpu:
+        return Noted([answer(run, make(x), list(sizes)) for x in steps], {"took": took})
+    with virtual.device("H200"):
+        with contextlib.suppress(Exception):
+            for x in steps:
+                answer(run, make(x).to("cuda"), list(sizes))
+        reduced = any(one.kind == Kind.COMMUNICATION for one in virtual.trace())
+    return Noted([], {"took": took, "reduced": reduced})
 
 
 @judged("replay_together", lab="11", play=_replayed)
 def replay_together(draw: random.Random) -> Iterator[Trial]:
     """`replay_together(run, x, sizes)`: all ranks run the size that fits the rows of every rank."""
-    for nproc, sizes, steps in (
-        (2, [2, 4, 8], [(3, 4), (1, 7), (8, 2), (2, 1)]),
-        (3, [16, 1, 5], [(1, 5, 2), (6, 0, 1), (0, 0, 1), (3, 2, 16)]),
-        (3, [3, 24, 6], [(0, 0, 0), (2, 3, 1), (4, 4, 5), (9, 0, 24)]),
+    for nproc, sizes, steps, on_gpu in (
+        (2, [2, 4, 8], [(3, 4), (1, 7), (8, 2), (2, 1)], False),
+        (3, [16, 1, 5], [(1, 5, 2), (6, 0, 1), (0, 0, 1), (3, 2, 16)], False),
+        (3, [3, 24, 6], [(0, 0, 0), (2, 3, 1), (4, 4, 5), (9, 0, 24)], False),
+        (2, [2, 4, 8], [(3, 8), (4, 1)], True),
     ):
         given, right = [], []
         for rank in range(nproc):
@@ -210,13 +221,14 @@ def replay_together(draw: random.Random) -> Iterator[Trial]:
             for rows in steps:
                 numbers = [float(draw.randint(-20, 20)) for _ in range(_WIDTH * rows[rank])]
                 some.append(Tensor.of(numbers, "float32", (rows[rank], _WIDTH)))
-            given.append((some, sizes[rank:] + sizes[:rank]))
+            given.append((some, sizes[rank:] + sizes[:rank], on_gpu))
             right.append(
                 [Tensor.of([2 * one + 1 for one in x.numbers], x.dtype, x.shape) for x in some]
             )
         fits = [min(size for size in sizes if size >= max(rows)) for rows in steps]
         yield Trial(
-            nproc, given=given, right=right, facts={"fits": fits, "rows": steps}, patience=30.0,
+            nproc, given=given, right=[[]] * nproc if on_gpu else right, patience=30.0,
+            facts={"fits": fits, "rows": steps, "on_gpu": on_gpu},
             like=f"{nproc} ranks and rows {steps[1]}",
         )  # fmt: skip
 
@@ -254,10 +266,23 @@ def _asked(run: Run, rank: int) -> Any:
 
 replay_together.fails("idle-rank-returns", _idle)
 replay_together.fails("no-size-fits", _failed("empty sequence", "empty iterable"))
-replay_together.demands("not-once", _calls_run)
-replay_together.demands("parted", lambda run, rank: _sizes(run, own=True))
-replay_together.demands("other-size", lambda run, rank: _sizes(run, own=False))
-replay_together.demands("more-calls", _asked)
+
+
+def _on_cpu(sign: Callable[[Run, int], Any]) -> Callable[[Run, int], Any]:
+    return lambda run, rank: not run.trial.on_gpu and sign(run, rank)
+
+
+def _by_the_host(run: Run, rank: int) -> bool:
+    """All ranks agreed, and no collective of the GPU was there."""
+    agreed = [noted["took"] == run.trial.fits and not noted.get("reduced") for noted in run.noted]
+    return run.trial.on_gpu and all(agreed)
+
+
+replay_together.demands("not-once", _on_cpu(_calls_run))
+replay_together.demands("parted", _on_cpu(lambda run, rank: _sizes(run, own=True)))
+replay_together.demands("other-size", _on_cpu(lambda run, rank: _sizes(run, own=False)))
+replay_together.demands("more-calls", _on_cpu(_asked))
+replay_together.demands("on-the-host", _by_the_host)
 
 
 # ── ladder ───────────────────────────────────────────────────────────────────────────────────

@@ -1,7 +1,7 @@
 """Lab 13, faults and checkpoints: the trials of its exercises, and the signs of mistakes.
 
 Writers are killed in processes of their own (`apart`), at lines and in steps, and never by
-time.
+time; two write at once where one does so before a line of the other.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import re
 import shutil
 import struct
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from ...models.checkpoints import best_interval, expected_time
-from ..apart import Apart, apart
+from ..apart import Apart, apart, killed_at
 from ..judging import Noted, Number, Run, Tensor, Trial, judged
-from ..judging.stores import watched
+from ..judging.stores import Watch, watched
 from ..judging.values import make
 
 # ── culprit ──────────────────────────────────────────────────────────────────────────────────
@@ -115,6 +116,7 @@ culprit.shows("its-number", _part_of(1, "number"))
 # ── Checkpoints ──────────────────────────────────────────────────────────────────────────────
 
 _MOST_LINES = 20  # at which one commit is killed
+_A_MOMENT = 0.3  # seconds in which another writer is done, if it need not wait for the first one
 
 
 def _part(step: int, rank: int, ranks: int, size: int) -> bytes:
@@ -162,8 +164,18 @@ class _Folder:
     def copy(self) -> _Folder:
         other = _Folder(self.answer, self.folder.with_name(f"copy-{next(_copies)}"), self._size)
         shutil.copytree(self.folder, other.folder)
-        other.done, other.found_before = self.done, self.found_before
+        other.done = {key: set(parts) for key, parts in self.done.items()}
+        other.found_before = self.found_before
         return other
+
+    def state(self) -> list[tuple[Any, ...]]:
+        """What a writer changes: it differs where one that is killed leaves something else."""
+        found: list[tuple[Any, ...]] = []
+        for path in sorted(self.folder.rglob("*")):
+            one = path.stat()
+            small = path.read_bytes() if path.is_file() and one.st_size < 1000 else b""
+            found.append((str(path), one.st_ino, one.st_size, one.st_mtime_ns, small))
+        return found
 
 
 _copies = itertools.count()
@@ -203,9 +215,12 @@ def _kept(answer: Any, story: Story, last: tuple[int, int, int], how: str, size:
                     return Noted("whole", {"problems": problems[:1]})
         for when, ended, copy in _endings(folder, last, how, size):
             surely = ended.how == "returned"
+            if how == "at once" and (not surely or ended.value):
+                problems.append({"what": "raises-at-once", "when": when, "said": ended.value})
+                break
             whole = look(copy, when, *last, surely=surely)
-            if not whole and surely and how == "full":
-                problems[0]["what"] = "swallowed"
+            if not whole and surely and how in ("full", "at once"):
+                problems[0]["what"] = {"full": "swallowed", "at once": "lost-at-once"}[how]
             if whole:
                 try:
                     copy.commit(*last)
@@ -222,22 +237,87 @@ def _kept(answer: Any, story: Story, last: tuple[int, int, int], how: str, size:
 def _endings(
     folder: _Folder, last: tuple[int, int, int], how: str, size: int
 ) -> Iterator[tuple[str, Apart, _Folder]]:
-    step, rank, _ = last
+    step, rank, ranks = last
     who = f"the writer of rank {rank}'s part of step {step}"
-    if not how.startswith("killed") or how.endswith("writing"):
+    if how in ("full", "killed while writing"):
         copy, kills = folder.copy(), how == "killed while writing"
         end = apart(lambda: copy.commit(*last), room=size // 2, kills=kills)
         said = "was killed when half of it was written" if kills else "found the disk full"
         yield f"after {who} {said}", end, copy
         return
     counted, libraries = folder.copy(), how.endswith("libraries")
-    lines = apart(lambda: counted.commit(*last), libraries=libraries).lines
-    every = -(-lines // _MOST_LINES) or 1
-    for at in range(1, lines + 1, every):
+    states = [counted.state()]
+    changed: list[int] = []  # the lines before which the folder was changed
+
+    def note(line: int) -> None:
+        if (state := counted.state()) != states[-1]:
+            states.append(state)
+            changed.append(line)
+
+    def commits() -> list[int]:
+        counted.commit(*last)
+        return changed
+
+    run = apart(commits, each_line=note, libraries=libraries)
+    places = [*range(1, run.lines + 1)]
+    if run.how == "returned" and how != "at once":  # elsewhere a kill leaves the same
+        places = sorted({*places[:1], *run.value, *places[-1:]})
+    for at in places[:: -(-len(places) // _MOST_LINES) or 1]:
         copy = folder.copy()
+        if how == "at once":
+            other = (step, (rank + 1) % ranks, ranks)
+            copy.note(*other)
+            who = f"rank {other[1]} committed step {step} before line {at} of rank {rank}'s commit"
+            yield f"when {who}", _at_once(copy, last, other, at), copy
+            continue
         commit = lambda copy=copy: copy.commit(*last)  # noqa: E731
-        end = apart(commit, at_line=at, libraries=libraries)
-        yield f"after {who} was killed before line {at} of the {lines} that it runs", end, copy
+        end = apart(commit, each_line=killed_at(at), libraries=libraries)
+        yield f"after {who} was killed before line {at} of the {run.lines} that it runs", end, copy
+
+
+def _at_once(
+    folder: _Folder, last: tuple[int, int, int], other: tuple[int, int, int], at: int
+) -> Apart:
+    """Let another writer commit before this line of the last one, which waits for it a moment: not
+    for ever, as the other one may wait for a lock. The value says what the other one raised."""
+
+    def both() -> str:
+        go, tell, said, says = *os.pipe(), *os.pipe()
+        if not (pid := os.fork()):  # here, so that it has none of the first one's files
+            sys.settrace(None)
+            os.close(tell)
+            os.read(go, 1)
+            try:
+                folder.commit(*other)
+            except Exception as error:
+                os.write(says, _brief(error).encode())
+            finally:
+                os._exit(0)
+        starts.append(tell)
+        others.append(pid)
+        try:
+            folder.commit(*last)
+        finally:
+            os.close(tell)
+            os.close(says)
+            if others:
+                os.waitpid(others.pop(), 0)
+        return os.read(said, 1000).decode()
+
+    starts: list[int] = []
+    others: list[int] = []
+
+    def start(line: int) -> None:
+        if line == at:
+            os.write(starts[0], b".")
+            until = time.monotonic() + _A_MOMENT
+            while others and time.monotonic() < until:
+                if os.waitpid(others[0], os.WNOHANG)[0]:
+                    others.pop()
+                else:
+                    time.sleep(0.002)
+
+    return apart(both, each_line=start)
 
 
 def _judge(found: Any, allowed: Sequence[Any], folder: _Folder) -> str:
@@ -308,6 +388,8 @@ def Checkpoints(draw: random.Random) -> Iterator[Trial]:
          (6, 1, 3), "killed", 64),
         ("a lower step after a higher one", [(9, 2, (0, 1)), (6, 2, (0,))], (6, 1, 2), "killed",
          64),
+        ("two ranks that commit at once", [(3, 3, (0, 1, 2)), (4, 3, (0,))], (4, 1, 3), "at once",
+         64),
         ("a writer killed within what it calls", [(1, 2, (0, 1)), (2, 2, (0,))], (2, 1, 2),
          "killed in libraries", size),
     ):  # fmt: skip
@@ -326,7 +408,8 @@ def _problem(what: str) -> Callable[[Run, int], Any]:
 
 for _what in (
     "no-pair", "no-bytes", "half", "part-order", "mixed", "incomplete", "older", "order-of-names",
-    "none", "old-is-gone", "latest-raises", "swallowed", "not-again",
+    "none", "old-is-gone", "latest-raises", "swallowed", "not-again", "raises-at-once",
+    "lost-at-once",
 ):  # fmt: skip
     Checkpoints.demands(_what, _problem(_what))
 
@@ -434,7 +517,7 @@ def _trained(answer: Any, seed: int, steps: int, every: int, how: str, dies: lis
         elif how == "at lines":
             for number, share in enumerate(dies):
                 folder, at = _made(place, f"line {number}"), 1 + int(share * whole.lines)
-                apart(lambda folder=folder: attempt(folder), at_line=at)  # type: ignore[misc]
+                apart(lambda folder=folder: attempt(folder), each_line=killed_at(at))  # type: ignore[misc]
                 again = apart(lambda folder=folder: attempt(folder))  # type: ignore[misc]
                 if again.value != right or _taken(folder) > steps + every:
                     said = again.value if again.how == "raised" else "it ended with other numbers"
@@ -531,19 +614,32 @@ def interval(draw: random.Random) -> Iterator[Trial]:
 # ── survivors ────────────────────────────────────────────────────────────────────────────────
 
 _SOON, _LATER = 0.4, 15.0  # seconds of patience: where ranks are missing, and where all come
+_LONG = 3.0  # where it shows that somebody waits twice as long
+_MUCH_LATER = 2.6  # seconds after one's patience: no machine is so busy
 
 
 def _agreed(answer: Any, role: str, punctual: Sequence[int], patience: float) -> Any:
-    """What a rank is told, which is there, the last of those in time, too late, or dead."""
+    """What a rank is told, which is there, the last of those in time, too late, or dead. Where
+    ranks come one by one, or one while another writes, any list is right that all are told."""
     store, watch = watched()
     watch.meet(watch.world_size)
     end: Any = []
     took = 0.0
-    if role != "dead":
+    if role == "dead":
+        _returned(watch, punctual, within=patience + 1)
+    else:
         if role == "last":
             watch.come_last()
         if role == "too late":
             watch.real.wait([f"returned {rank}" for rank in punctual])
+        if role == "one by one":
+            _returned(watch, [0], within=0.75 * patience * watch.rank)
+        if role == "interrupted":
+            watch.hesitates = True
+            watch.come_last = lambda *_: _interrupted(watch)  # type: ignore[assignment,method-assign]
+        if role == "interrupts":
+            while not any(watch.real.check([key]) for key in ("writes", "returned 0")):
+                time.sleep(0.002)
         began = time.monotonic()
         end = answer(store, watch.rank, watch.world_size, patience)
         took = time.monotonic() - began
@@ -552,7 +648,26 @@ def _agreed(answer: Any, role: str, punctual: Sequence[int], patience: float) ->
         watch.real.set(f"returned {watch.rank}", b"")
     watch.leave()
     watch.meet(watch.world_size)
-    return Noted(end, {"took": f"{took:.1f}", "patience": patience, "role": role})
+    noted = {"took": f"{took:.1f}", "patience": patience, "role": role}
+    told = {str(one) for one in watch.exchange(end) if one != []}
+    if role in ("one by one", "interrupted", "interrupts"):
+        noted["told"] = " and ".join(sorted(told))
+        end = "the same list" if told == {end} and isinstance(end, str) else end
+    return Noted(end, noted)
+
+
+def _returned(watch: Watch, ranks: Sequence[int], within: float) -> None:
+    """Return when these ranks have been told who is there, or after so many seconds. It does not
+    wait in the store, where a rank that gives up its own waiting would seem to be stuck with it."""
+    until = time.monotonic() + within
+    while time.monotonic() < until and not watch.real.check([f"returned {one}" for one in ranks]):
+        time.sleep(0.002)
+
+
+def _interrupted(watch: Watch) -> None:
+    """Let rank 1 come, and be told, if it need not wait for this one."""
+    watch.real.set("writes", b"")
+    _returned(watch, [1], within=2)
 
 
 @judged("survivors", lab="13", play=_agreed, silent=True)
@@ -561,20 +676,30 @@ def survivors(draw: random.Random) -> Iterator[Trial]:
     for like, ranks, roles, patience in (
         ("2 ranks that are there", 2, {}, _LATER),
         ("4 ranks of which one comes last, in time", 4, {draw.randrange(4): "last"}, _LATER),
-        ("4 ranks of which 1 is dead", 4, {1: "dead"}, _SOON),
+        ("4 ranks of which 1 is dead", 4, {1: "dead"}, _LONG),
         ("4 ranks of which 0 and 3 are dead", 4, {0: "dead", 3: "dead"}, _SOON),
         ("4 ranks of which 2 comes after the others have gone on", 4, {2: "too late"}, _SOON),
         ("5 ranks: 1 is dead, and 0 comes too late", 5, {1: "dead", 0: "too late"}, _SOON),
         ("12 ranks of which 10 is dead", 12, {10: "dead"}, _SOON),
         ("12 ranks of which 8 are dead", 12, dict.fromkeys(range(2, 10), "dead"), 0.5),
-    ):
+        ("2 ranks of which 1 comes when 0 is about to write", 2,
+         {0: "interrupted", 1: "interrupts"}, _SOON),
+        ("12 ranks that come one by one, and one of which is dead", 12,
+         {11: "dead"} | dict.fromkeys(range(11), "one by one"), _SOON),
+    ):  # fmt: skip
         on_time = [rank for rank in range(ranks) if roles.get(rank) not in ("dead", "too late")]
         each = [roles.get(rank, "there") for rank in range(ranks)]
+        right: list[Any] = [[] if role == "dead" else str(on_time) for role in each]
+        if {"one by one", "interrupts"} & {*each}:
+            right = [[] if role == "dead" else "the same list" for role in each]
         yield Trial(
-            ranks, given=[(role, on_time, patience) for role in each],
-            right=[[] if role == "dead" else str(on_time) for role in each],
+            ranks, given=[(role, on_time, patience) for role in each], right=right,
             facts={"roles": each}, init=False, patience=30.0, like=like,
         )  # fmt: skip
+
+
+def _both_write(run: Run, rank: int) -> Any:
+    return run.noted[rank]["role"] in ("interrupted", "interrupts") and run.noted[rank]
 
 
 def _disagree(run: Run, rank: int) -> Any:
@@ -620,11 +745,13 @@ def _all_its_patience(run: Run, rank: int) -> Any:
 
 def _patience_again(run: Run, rank: int) -> Any:
     noted = run.noted[rank]
-    return noted["patience"] != _LATER and float(noted["took"]) > 3 and noted
+    late = float(noted["took"]) > noted["patience"] + _MUCH_LATER
+    return noted["patience"] != _LATER and late and noted
 
 
 survivors.fails("waits-for-all", _never_ends(without_0=False))
 survivors.fails("rank-0-decides", _never_ends(without_0=True))
+survivors.shows("both-write", _both_write)
 survivors.shows("disagree", _disagree)
 survivors.shows("too-few", _too_few)
 survivors.shows("counts-the-dead", _counts_the_dead)
