@@ -45,7 +45,17 @@ MACHINE = replace(
     sms=32,
     **{
         one: getattr(H200, one) / TIMES
-        for one in ("vector", "memory", "link", "l2", "cached", "kept", "pinned", "pageable")
+        for one in (
+            "vector",
+            "memory",
+            "link",
+            "l2",
+            "written",
+            "cached",
+            "kept",
+            "pinned",
+            "pageable",
+        )
     },
 )
 
