@@ -82,6 +82,18 @@ def test_every_fault_costs_time_on_virtual_gpus_but_the_one_that_they_do_not_hav
             assert found.step > 1.005 * best.step, fault
 
 
+def test_only_what_the_courses_own_programs_did_is_kept(tmp_path: Path) -> None:
+    program = tmp_path / "mine.py"
+    program.write_text(capstone.SLOW.read_text())
+
+    def run(path: Path) -> Trace:
+        return capstone.run(path, steps=2, nproc=2).trace
+
+    assert run(program) is run(capstone.SLOW)
+    program.write_text(program.read_text().replace("def update(", "def update(  # mine\n"))
+    assert run(program) is not run(program)
+
+
 def test_wrong_losses_are_told(tmp_path: Path) -> None:
     program = tmp_path / "wrong.py"
     alone = capstone.MENDED.read_text().replace("dist.all_reduce(flat)", "pass")

@@ -975,8 +975,8 @@ def compared(k, flips=(37, 150, 222, 330)):
     good, taken, done, late, spent = x.clone(), 0, 0, [], Counter()
     while done < 384:
         began = time.perf_counter()
-        for taken in range(taken + 1, taken + k + 1):
-            gradient = torch.randn_like(x)
+        for _ in range(k):
+            taken, gradient = taken + 1, torch.randn_like(x)
             dist.all_reduce(gradient)
             x -= 0.01 * gradient
             if taken in flips:
