@@ -23,8 +23,10 @@ FIRST = (
 APART = ("test_notebooks", "test_labs")
 
 os.environ["LOCKSTEP_PROGRESS"] = "off"  # tests are no work of the developer who runs them
-# Threads of torch that wait by spinning take the cores from the tests beside: seven times the work.
-os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+# Threads of torch that wait by spinning would take the cores from the tests beside. Recordings note
+# the variable, so it is not set for a test that runs alone, as under `make test-gpu`.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 # A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
