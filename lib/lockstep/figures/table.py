@@ -77,7 +77,8 @@ class Table:
             for at, cells in enumerate(columns)
         ]
         paper = "background:var(--jp-layout-color0)"
-        heads = [f'style="text-align:left;{paper};{stays}"', *looks[1:]]
+        first = f'style="text-align:left;{paper};{stays}"'
+        heads = [first, *looks[1:]][: len(looks)]  # a table may have no columns
         head = "".join(
             _header("col", look, name) for look, name in zip(heads, self.columns, strict=True)
         )
