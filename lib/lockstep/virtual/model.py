@@ -17,15 +17,9 @@ LARGE_TILES = (
     (128, 256), (256, 128), (128, 320), (320, 128), (192, 192), (128, 192), (192, 128), (96, 192),
     (192, 96), (128, 128), (96, 128), (128, 96),
 )  # fmt: skip
-SMALL_TILES = (
-    (128, 64),
-    (96, 64),
-    (64, 96),
-    (64, 64),
-    (64, 32),
-    (64, 16),
-    (64, 8),
-)  # where those give few SMs work
+SMALL_TILES = (  # where those give few SMs work
+    (128, 64), (96, 64), (64, 96), (64, 64), (64, 32), (64, 16), (64, 8),
+)  # fmt: skip
 TENSOR_CORES = 1e14  # FLOP/s: what is slower is computed without them
 ELEMENTS_OF_BLOCK = 1024  # elements that one block of an elementwise kernel works on
 BLOCKS_OF_SM = 8  # how many such blocks an SM holds at a time
