@@ -51,6 +51,7 @@ def times(ratio: float) -> str:
 
 LAUNCHERS = {
     "fresh: %%torchrun cell": "**a `%%torchrun` cell**, fresh processes",
+    "fresh: torchrun(function)": "the same as a function, `torchrun(f, nproc_per_node=4)`",
     "ddp: %%torchrun cell": "the same with DDP and an optimizer step",
     "fresh: torchrun": "`torchrun` of the same script",
     "ddp: torchrun": "`torchrun` of that with DDP",
@@ -254,6 +255,7 @@ def overhead(found: Found) -> str:
 BLOCKS: dict[str, Callable[[Found], str]] = {
     "recording/cpu-x4.json": recording,
     "recording/h100-80gb-hbm3-x2.json": recording,
+    "recording/h200-x2.json": recording,
     "costs/launch.json": launching,
     "costs/trace.json": reading,
     "costs/timeline.json": drawing,
