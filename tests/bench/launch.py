@@ -88,7 +88,6 @@ def fresh(report: Report, asked: Asked) -> None:
         ratio = ours.median / rows[name].median
         report.goal(f"fresh: at most 2× {name}", f"{ratio:.2f}×", ratio <= 2)
 
-
     ratio = rows[CALLED].median / rows[FLOOR].median
     report.goal(f"fresh: {CALLED} at most 1.3× {FLOOR}", f"{ratio:.2f}×", ratio <= 1.3)
 
