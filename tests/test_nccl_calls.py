@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from lockstep.calls.record import HEADER, Group, Reader
-from lockstep.launch.worker import nccl_calls
+from lockstep.launch.worker import hooks, nccl_calls
 from lockstep.launch.worker.recorder import Recorder
+from test_launch import launch
 
 DUMP = json.loads((Path(__file__).parent / "flight_nccl.json").read_text())
 
@@ -146,3 +149,28 @@ def test_a_program_that_switches_the_recorder_off_is_recorded_by_hooks(size, is_
         if size is not None:
             monkeypatch.setitem(os.environ, name, size)
     assert nccl_calls.is_recorded() is is_kept
+
+
+def with_hooks_out_of_calls() -> float:
+    """A rank calls gloo as it would NCCL, whose calls have nothing of Lockstep in them."""
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    hooks._all_are_nccls = True
+    hooks._step_aside()
+    dist.all_reduce(x)
+    dist.all_reduce(x, async_op=True).wait()
+    other = 1 - dist.get_rank()
+    peers = [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, torch.ones(1), other)]
+    for work in dist.batch_isend_irecv(peers):
+        work.wait()
+    dist.barrier()
+    hooks._all_are_nccls = False
+    hooks._step_aside()
+    dist.all_reduce(x)
+    return x.item()
+
+
+def test_calls_are_as_they_were_while_the_hooks_are_out_of_them():
+    job = launch(with_hooks_out_of_calls, nproc_per_node=2)
+    assert job.results == [16.0] * 2
+    assert [call.operation for call in job.calls[0]] == ["all_reduce"] * 2

@@ -286,7 +286,8 @@ _in_calls: list[tuple[Any, str, Any, Any]] = []  # where hooks are: owner, name,
 
 
 def _put(owner: Any, name: str, hook: Any) -> None:
-    _in_calls.append((owner, name, getattr(owner, name), hook))
+    # As it stands there: what getattr() gives of a method of C++ is no method any more.
+    _in_calls.append((owner, name, inspect.getattr_static(owner, name), hook))
     setattr(owner, name, hook)
 
 
