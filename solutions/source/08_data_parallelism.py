@@ -682,25 +682,17 @@ def bytes_per_rank(parameters, ranks, stage):
 lockstep.check("bytes_per_rank", bytes_per_rank)
 
 # %% [markdown] id="play-text"
-# Change the number of parameters below. A GPU has 80 GB (H100) or 141 GB (H200), and activations need a part of that.
+# Turn the dials below. They show what `bytes_per_rank` computes, for three choices of dtypes: mixed precision as above;
+# all in float32 (4 bytes of a weight, 4 of its gradient, 8 of its moments: 16 again); all in bfloat16, where small updates are
+# lost. A GPU has 80 GB (H100) or 141 GB (H200), and activations need a part of that. Find the fewest ranks on which 70 billion
+# parameters fit in 80 GB.
 
 # %% id="play"
-PARAMETERS, RANKS = 7_000_000_000, (1, 2, 4, 8, 16, 32, 64)
 bytes_per_rank = lockstep.carry_on("bytes_per_rank", bytes_per_rank)
-kept = {
-    f"stage {stage}": [(n, bytes_per_rank(PARAMETERS, n, stage)) for n in RANKS]
-    for stage in range(4)
-}
-for name, size in (("an H100", 80e9), ("an H200", 141e9)):
-    kept[name] = [(n, size) for n in RANKS]
-lockstep.chart(
-    kept,
-    x="ranks",
-    y="each keeps (bytes)",
-    alt="Bytes that a rank keeps of 7 billion parameters over the ranks: stage "
-    "0 stays at 112 GB, stage 3 halves with each doubling.",
-    stamp=lockstep.simulated("16 bytes a parameter, divided by stage"),
-)
+for stage in range(4):
+    kept = [bytes_per_rank(7_000_000_000, n, stage) / 1e9 for n in (1, 8, 64)]
+    print(f"stage {stage}, GB on 1, 8 and 64 ranks:", *map(round, kept))
+lockstep.interactive.sharding(parameters=7e9, ranks=8)
 
 # %% [markdown] id="shard-text"
 # ## 7 · Sharding by hand
@@ -1221,7 +1213,9 @@ lockstep.compare(predicted=prediction, computed=saved, unit="µs")
 # %% [markdown] id="faster-text"
 # ### Claim: "compressing gradients makes training faster"
 #
-# People recommend it wherever communication is slow. An H200 was timed while it compressed a bucket of 25 MB, and unpacked
+# The abstract of [PowerSGD](https://papers.nips.cc/paper_files/paper/2019/hash/d9fbed9da256e344c1fa46bb46c34c5f-Abstract.html)
+# claims consistent wall-clock speedups for its compressor alone; [a later evaluation](https://sandbox.awsmpapers.org/papers/evaluation-and-optimization-of-gradient-compression-for-distributed-deep-learning-bb578278)
+# on 32 GPUs finds that sign, Top-K and PowerSGD cannot always beat a well-made all-reduce. An H200 was timed while it compressed a bucket of 25 MB, and unpacked
 # one, without sending anything. Beside that stands the time to travel, over links of 320 GB/s, as within a node, of 25 GB/s
 # between nodes, and of 1 GB/s of an ordinary network. **Guess** for the three hooks and three links.
 
@@ -1328,7 +1322,8 @@ lockstep.claim(
 #
 # ### Claim: "larger buckets are faster"
 #
-# People say so because each all-reduce costs α. The cell runs a backward pass on two GPUs, with `replicate` and buckets
+# [An issue of PyTorch](https://github.com/pytorch/pytorch/issues/118421) calls DDP's 25 MB very small, and proposes 100 MB or
+# more; one of its authors warns that too large can be almost as bad. The cell runs a backward pass on two GPUs, with `replicate` and buckets
 # of 1, 4, 12 and 48 layers: first with 48 layers of 512 × 512, then with 48 of 4096 × 4096. **Guess:** is the step with the
 # largest buckets the fastest one in both cases?
 
