@@ -290,6 +290,7 @@ def let_go() -> None:
     called."""
     torch.cuda.synchronize()
     time.sleep(0.3)
+    dist.barrier()
 
 
 def peaks(step: Callable[[Callable[[str], object]], object], before: int) -> dict[str, int]:
