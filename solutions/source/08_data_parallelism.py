@@ -1241,13 +1241,11 @@ lockstep.compare(predicted=prediction, computed=saved, unit="µs")
 #
 # The abstract of
 # [PowerSGD](https://papers.nips.cc/paper_files/paper/2019/hash/d9fbed9da256e344c1fa46bb46c34c5f-Abstract.html) claims
-# consistent wall-clock speedups for its compressor alone; [a later
-# evaluation](https://sandbox.awsmpapers.org/papers/evaluation-and-optimization-of-gradient-compression-for-distributed-deep-learning-bb578278)
-# on 32 GPUs finds that sign, Top-K and PowerSGD cannot always beat a well-made all-reduce. An H200 was timed while it
-# compressed a bucket of 25 MB, and unpacked one, without sending anything. Beside that stands the time to travel, over
-# links of 320 GB/s, as within a node, of 25 GB/s between nodes, and of 1 GB/s of an ordinary network. In the last column
-# DDP takes a whole step with each hook on two H200s: 24 layers of 2048 × 2048 in float32. **Guess** for the three hooks,
-# three links and the step.
+# consistent wall-clock speedups, and that no other compressor it tried had them. An H200 was timed while it compressed a
+# bucket of 25 MB, and unpacked one, without sending anything. Beside that stands the time to travel, over links of 320
+# GB/s, as within a node, of 25 GB/s between nodes, and of 1 GB/s of an ordinary network. In the last column DDP takes a
+# whole step with each hook on two H200s: 24 layers of 2048 × 2048 in float32. **Guess** for the three hooks, three links
+# and the step.
 
 # %% id="faster-guess" tags=["guess"]
 guess = "depends"
@@ -1550,7 +1548,7 @@ lockstep.claim(
 # %% [markdown] id="view-text"
 # ## Gradients inside buckets
 #
-# About 10 minutes; a CPU is enough. DDP copies each gradient into a bucket and the result back, so it keeps all gradients
+# About 15 minutes; a CPU is enough. DDP copies each gradient into a bucket and the result back, so it keeps all gradients
 # twice. With `gradient_as_bucket_view=True`, `.grad` is a view of the bucket.
 #
 # ### Claim: "gradient_as_bucket_view saves as much memory as the gradients take"
@@ -1641,7 +1639,7 @@ lockstep.compare(predicted=prediction, measured=peaks[0] - peaks[1], unit="B")
 # %% [markdown] id="host-text"
 # ## When the GPU waits for the host
 #
-# About 10 minutes; a CPU is enough. One H200 was timed, with one rank: nothing is sent, and what is left is what DDP and
+# About 15 minutes; a CPU is enough. One H200 was timed, with one rank: nothing is sent, and what is left is what DDP and
 # FSDP2 themselves take. The step has 24 layers of 4096 × 4096. Its kernels keep the GPU busy for 13 ms, and the host
 # launches them in 3 ms, without waiting ([lab 04](04_streams_and_overlap.ipynb)).
 #
@@ -2041,7 +2039,7 @@ lockstep.compare(predicted=prediction, measured=part, unit="of the bytes")
 # %% [markdown] id="others-text"
 # ## Programs of others
 #
-# About 5 minutes; a CPU is enough. Three programs that know nothing of this course were recorded on two H200s, unchanged, two
+# About 10 minutes; a CPU is enough. Three programs that know nothing of this course were recorded on two GPUs, unchanged, two
 # steps each: [PyTorch's DDP tutorial](https://github.com/pytorch/examples/tree/main/distributed/ddp-tutorial-series), its
 # [FSDP2 example](https://github.com/pytorch/examples/blob/main/distributed/FSDP2/example.py), and
 # [nanoGPT](https://github.com/karpathy/nanoGPT) with three layers and four microbatches, two on each rank.
@@ -2062,10 +2060,11 @@ PROGRAMS = {
     "nanoGPT": "nanoGPT-train",
     "FSDP2 example": "FSDP2-example",
 }
-rows = []
+rows, stamps = [], {}
 for name, folder in PROGRAMS.items():
     recorded = lockstep.recorded(f"traces/foreign/{folder}")
     trace = lockstep.Trace.load(recorded)
+    stamps[str(recorded.stamp)] = recorded.stamp
     found = [o.collective for o in trace if o.rank == 0 and o.collective]
     seen = Counter(one.operation for one in found)
     calls = ", ".join(f"{n / 2:g} {kind}" for kind, n in seen.items())
@@ -2074,8 +2073,9 @@ for name, folder in PROGRAMS.items():
     length = spent.end - spent.start
     rows.append([name, calls, *(f"{one / length:.0%}" for one in shares)])
 columns = ["program", "calls of a step", "computes", "exposed communication"]
-title = "Programs of others on two H200s, of their time on rank 0"
-display(lockstep.table(title, columns, rows, stamp=recorded.stamp))
+title = "Programs of others on two GPUs, of their time on rank 0"
+stamp = list(stamps.values())
+display(lockstep.table(title, columns, rows, stamp=stamp))
 lockstep.compare(predicted=prediction, measured=seen["all_gather"] / 2)
 
 # %% [markdown] id="others-explained"
@@ -2126,8 +2126,9 @@ print("DDP:     ", [call.bytes for call in job.calls[0][last:]])
 print(lockstep.live(job))
 
 # %% [markdown] id="paper-turn-text"
-# The order holds, the rule does not: DDP closes a bucket *after* it has reached the limit, and its third one is larger than that.
-# And by default DDP's first bucket is smaller (1 MiB), as nothing is sent before it is complete; on paper all have 25 MB.
+# The order holds, the rule does not: DDP closes a bucket *after* it has reached the limit, and its third one is larger
+# than that. And by default DDP's first bucket is smaller (1 MiB), as nothing is sent before it is complete; on paper all
+# have 25 MB.
 #
 # **No turn.** On paper each bucket starts by its own counter. The next cell is **broken on purpose**: on rank 1, gradients
 # become ready in the other order. Look in the report for what the ranks call.

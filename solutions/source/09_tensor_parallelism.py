@@ -1566,9 +1566,9 @@ measured = took["MLP", 8192][2] / 1e3
 lockstep.compare(predicted=prediction, measured=measured, unit="ms")
 
 # %% [markdown] id="recorded-pieces-why"
-# In nine of these ten layers no pieces are faster than serial, and in the tenth they gain little. Why? The next table follows the
-# widest MLP: what its collectives take on the rank that does not wait, what of them nothing hides, and the products of
-# all pieces alone.
+# In nine of these ten layers no pieces are faster than serial, and in the tenth they gain little. Why? The next table
+# follows the widest MLP: what its collectives take on the rank that does not wait, what of them nothing hides, and the
+# products of all pieces alone.
 
 # %% id="recorded-pieces-seen"
 recorded = lockstep.recorded("tensor-parallel/h200-x2.json")
@@ -2145,7 +2145,7 @@ lockstep.claim(
 #
 # About 5 minutes; it is recorded. [PyTorch's
 # examples](https://github.com/pytorch/examples/tree/main/distributed/tensor_parallelism) have an MLP of two layers cut by
-# columns and rows, once with tensor parallelism alone, once with sequence parallelism. Both ran unchanged on two H200s.
+# columns and rows, once with tensor parallelism alone, once with sequence parallelism. Both ran unchanged on two GPUs.
 # In both, the input is no parameter and needs no gradient.
 #
 # **Predict:** how many collectives has a step of the one with sequence parallelism?
@@ -2157,11 +2157,12 @@ prediction = 2 + 1  # gather and scatter; scatter's backward, a gather
 from collections import Counter
 
 PROGRAMS = {"tensor parallel": "tensor", "sequence parallel": "sequence"}
-rows = []
+rows, stamps = [], {}
 for name, word in PROGRAMS.items():
     folder = f"traces/foreign/tensor_parallelism-{word}_parallel_example"
     recorded = lockstep.recorded(folder)
     trace = lockstep.Trace.load(recorded)
+    stamps[str(recorded.stamp)] = recorded.stamp
     found = [o.collective for o in trace if o.rank == 0 and o.collective]
     seen = Counter(one.operation for one in found)
     calls = ", ".join(f"{n / 2:g} {kind}" for kind, n in seen.items())
@@ -2169,8 +2170,9 @@ for name, word in PROGRAMS.items():
     share = spent.compute / (spent.end - spent.start)
     rows.append([name, calls, f"{share:.1%}"])
 columns = ["program", "calls of a step", "computes"]
-title = "Two programs of others on two H200s, of their time on rank 0"
-display(lockstep.table(title, columns, rows, stamp=recorded.stamp))
+title = "Two programs of others on two GPUs, of their time on rank 0"
+stamp = list(stamps.values())
+display(lockstep.table(title, columns, rows, stamp=stamp))
 lockstep.compare(predicted=prediction, measured=seen.total() / 2)
 
 # %% [markdown] id="others-explained"
