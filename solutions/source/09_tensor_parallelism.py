@@ -1197,7 +1197,7 @@ lockstep.table(title, columns, rows, stamp=lockstep.live(job))
 # %% [markdown] id="doubles-text"
 # ## The exercises in float64
 #
-# About 5 minutes; a CPU is enough. Are small errors those of float32, or mistakes? In float64 a mistake stays as large as
+# About 10 minutes; a CPU is enough. Are small errors those of float32, or mistakes? In float64 a mistake stays as large as
 # it is, and rounding shrinks to 16 digits. The cells compare block, ring and product with the whole, forward, and the
 # block's gradients, too.
 
@@ -1315,7 +1315,7 @@ lockstep.compare(predicted=prediction, measured=job[0], unit="%")
 # %% [markdown] id="ulysses-text"
 # ## All-to-all over heads
 #
-# About 20 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
+# About 15 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
 # another one brings the result back. In an all-to-all a rank keeps its own part of *s* bytes, and sends (N − 1)/N · *s*.
 #
 # **Predict:** on each of four ranks queries, keys and values are 16.384 kB each. How many kB does a rank send?
@@ -1994,7 +1994,7 @@ lockstep.claim(
 # %% [markdown] id="far-text"
 # ## How far does it go?
 #
-# About 10 minutes; it is computed, from recordings on H200s and published figures.
+# About 15 minutes; it is computed, from recordings on H200s and published figures.
 #
 # An MLP of width D with 4D hidden numbers, on T tokens, takes 16 · T · D² operations forward; its all-reduce has 2 · T · D
 # bytes in bfloat16. An H200 does 790 · 10¹² operations a second, and its NVLink carries 320 · 10⁹ bytes.
