@@ -1413,8 +1413,9 @@ lockstep.claim(
 # %% [markdown] id="ulysses-claim-text"
 # ### Claim: "Ulysses sends less than the ring"
 #
-# The paper compares the volume of its all-to-alls with that of earlier methods. Where there is one head of keys and values,
-# each rank sends its part of it to all. **Guess:** does Ulysses send less in both cases?
+# The abstract of [its paper](https://arxiv.org/abs/2309.14509) says that its volume stays constant where sequence and ranks
+# grow together, while that of other methods grows. Where there is one head of keys and values, each rank sends its part of it
+# to all. **Guess:** does Ulysses send less in both cases?
 
 # %% id="ulysses-guess" tags=["guess"]
 guess = "depends"
@@ -1590,13 +1591,13 @@ title = "The MLP of width 8,192; before: serial; after: four pieces"
 lockstep.Timeline(in_pieces, before=serial, title=title)
 
 # %% [markdown] id="recorded-pieces-explained"
-# The timeline says why. In four pieces, all four all-gathers are over before the first product begins: the program starts them
-# all before it, and the host needs longer to launch one than the GPU to transfer it. Only reduce-scatters run beside
+# The timeline says why. In four pieces, all four all-gathers are over before the first product begins: the program starts
+# them all before it, and the host needs longer to launch one than the GPU to transfer it. Only reduce-scatters run beside
 # products, all but the last. Whatever is hidden is paid for elsewhere: transfers take longer in pieces, as each has its
-# own α, and many products of few rows take longer than two of many. (The 8,561 µs are an outlier: products and collectives
-# together took less.) In narrower layers the host alone decides: up to a
-# width of 2,048 each further piece costs 150 to 370 µs, whatever the width. And there is little to gain: the wider the
-# layer, the smaller the collectives' part in it.
+# own α, and many products of few rows take longer than two of many. (The 8,561 µs are an outlier: products and
+# collectives together took less.) In narrower layers the host alone decides: up to a width of 2,048 each further piece
+# costs 150 to 370 µs, whatever the width. And there is little to gain: the wider the layer, the smaller the collectives'
+# part in it.
 #
 # Exercise 6's product, of 8,192 rows a rank and 3,072 columns, was recorded as well, beside PyTorch's fused one:
 
