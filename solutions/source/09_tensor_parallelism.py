@@ -2144,7 +2144,7 @@ lockstep.claim(
 # %% [markdown] id="others-text"
 # ## Programs of others
 #
-# About 5 minutes; it is recorded. [PyTorch's
+# About 10 minutes; it is recorded. [PyTorch's
 # examples](https://github.com/pytorch/examples/tree/main/distributed/tensor_parallelism) have an MLP of two layers cut by
 # columns and rows, once with tensor parallelism alone, once with sequence parallelism. Both ran unchanged on two GPUs.
 # In both, the input is no parameter and needs no gradient.
