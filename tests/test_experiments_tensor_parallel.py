@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from experiments import tensor_parallel
+from experiments.experiment import Result
 from lockstep.base import machine
 from lockstep.launch import torchrun
 
@@ -26,15 +27,25 @@ def test_pieces_change_nothing_but_the_time(name: str) -> None:
             torch.testing.assert_close(other, serial)
 
 
-def test_every_layer_is_timed_under_gloo() -> None:
-    (result,) = tensor_parallel.run(machine.probe(), 2)
+@pytest.fixture(scope="module")
+def result() -> Result:
+    (found,) = tensor_parallel.run(machine.probe(), 2)
+    return found
+
+
+def test_every_layer_is_timed_under_gloo(result: Result) -> None:
     layers = result.content["layers"]
     assert [(one["layer"], one["width"]) for one in layers] == [
         (name, width) for width in tensor_parallel.WIDTHS["cpu"] for name in tensor_parallel.LAYERS
     ]
     for one in layers:
-        assert set(one["seconds"]) == set(one["products"]) == set(tensor_parallel.PIECES)
-        assert one["collectives"] > 0
-    assert [list(keys) for keys in tensor_parallel.EXPERIMENT.writes.values()] == [
-        list(result.content)
-    ]
+        assert set(one["seconds"]) == set(one["products"]) == set(map(str, tensor_parallel.PIECES))
+        assert one["collectives"] > 0 and one["whole"] > 0
+    assert list(result.content) == list(next(iter(tensor_parallel.EXPERIMENT.writes.values())))
+
+
+def test_each_product_that_does_not_wait_is_that_of_all_rows(result: Result) -> None:
+    alone, others = result.content["products"][:2], result.content["products"][2:]
+    assert all(one["seconds"] > 0 for one in alone)
+    assert [one["how"] for one in others] == list(tensor_parallel.product_ways())[:-1]
+    assert all(one["right"] for one in others)

@@ -340,6 +340,25 @@ def test_sharding_counts_bytes_as_its_paper_does(ranks: int) -> None:
     assert longest == pytest.approx([each / (4 + k) for each in paper], abs=1e-5)
 
 
+def test_sharding_says_what_fits_in_which_dtype() -> None:
+    made = interactive.sharding(7e9, 4)
+    fits = {
+        dtype: re.search(
+            r"Fits in (.*?)\. In", told(made, {**made.first(), "dtype": dtype})["said"]
+        )
+        for dtype in ("bfloat16 and float32", "float32", "bfloat16")
+    }
+    # ZeRO 1 keeps 49, 70 and 35 GB, DDP 112, 112 and 56.
+    every, parts = "DDP, ZeRO 1, ZeRO 2, ZeRO 3", "ZeRO 1, ZeRO 2, ZeRO 3"
+    assert {dtype: found and found[1] for dtype, found in fits.items()} == {
+        "bfloat16 and float32": f"80 GB: {parts}; in 141 GB: {every}",
+        "float32": f"80 GB: {parts}; in 141 GB: {every}",
+        "bfloat16": f"80 GB: {every}; in 141 GB: {every}",
+    }
+    large = interactive.sharding(70e9, 8)  # 1120, 385, 262.5 and 140 GB
+    assert "Fits in 80 GB: none; in 141 GB: ZeRO 3. In" in told(large, large.first())["said"]
+
+
 @pytest.mark.parametrize("gpus", [8, 512, 131072])
 def test_what_checkpoints_lose_is_what_random_failures_take(gpus: int) -> None:
     """Against weeks that are played with failures at random."""

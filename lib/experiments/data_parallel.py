@@ -1,46 +1,107 @@
-"""A training step of 24 layers, data parallel in several ways; and what compression takes.
+"""A training step, data parallel in several ways; what FSDP2, compression and BatchNorm take.
 
-Each way is timed on the slowest rank, and seen once by the profiler: how long collectives run, how
-much of that nothing hides, how many there are, how many bytes are alive at most. Under gloo the
-layers are small, and a rank's calls alone are counted.
+Each way is timed on the slowest rank, and seen by the profiler: how long collectives run, how much
+of that nothing hides, how many there are; and how many bytes are alive when the step begins, after
+its forward pass, and at most. A wide model is sharded, too, as a narrow one's GPU waits for the
+host. Under gloo the layers are small, and steps are only timed. PyTorch's torchrun starts the
+ranks, because Lockstep's record of calls takes time of the host.
 """
 
 from __future__ import annotations
 
+import cProfile
+import gc
+import json
+import os
+import pstats
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from lockstep.base.machine import Machine
 from lockstep.trace import Kind, Trace
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from .experiment import Experiment, Result, device_name, of_rank_0
+from .experiment import Experiment, Result, by_torchrun, device_name, join_nccl
 
-LAYERS, FIRST, EACH = 24, 1, 4  # layers; of them in the first bucket, and in each other one
-WIDTH = {"cuda": 4096, "cpu": 64}
-SIZES = {"cuda": (1, 25, 100), "cpu": (1,)}  # MB of a bucket that is compressed
+FIRST, EACH = 1, 4  # layers in the first bucket, and in each other one
+MEGABYTES = {"cuda": (1, 25, 100), "cpu": (1,)}  # of a bucket that is compressed
 SHARE = 0.01  # of a bucket that Top-K keeps
-STEPS = {"cuda": 15, "cpu": 3}
+STEPS = {"cuda": 11, "cpu": 3}
+PROFILED = 2  # steps
+LONGEST = 8  # rows of what the host's time goes to
+KEPT = {  # ways whose traces are kept, and their folders
+    "own buckets": "own-buckets",
+    "DDP": "ddp",
+    "FSDP2, block by block": "fsdp2",
+}
 
 Step = Callable[[], object]
+Finish = Callable[[], object]  # what follows the backward pass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model of equal square layers, and the rows of a step."""
+
+    kind: str  # of device
+    layers: int
+    width: int
+    rows: int
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.layers} layers of {self.width} squared, {self.rows} rows, {dtype}"
+
+    def model(self) -> torch.nn.Sequential:
+        how: dict[str, Any] = {"bias": False, "device": self.kind, "dtype": self.dtype}
+        layers = (torch.nn.Linear(self.width, self.width, **how) for _ in range(self.layers))
+        return torch.nn.Sequential(*layers)
+
+
+SHAPES = {
+    "narrow": {
+        "cuda": Shape("cuda", 24, 4096, 4096, torch.bfloat16),
+        "cpu": Shape("cpu", 24, 64, 64, torch.float32),
+    },
+    "wide": {
+        "cuda": Shape("cuda", 8, 12_288, 4096, torch.bfloat16),
+        "cpu": Shape("cpu", 8, 128, 64, torch.float32),
+    },
+    "compressed": {
+        "cuda": Shape("cuda", 24, 2048, 4096, torch.float32),
+        "cpu": Shape("cpu", 4, 64, 64, torch.float32),
+    },
+}
+Way = Callable[[Shape], tuple[torch.nn.Module, Finish]]
+
+
+def nothing() -> None:
+    pass
 
 
 def in_buckets(layers: torch.nn.Sequential) -> list[list[torch.nn.Parameter]]:
     """The weights from the last layer on, a small bucket first."""
     last_first = list(layers.parameters())[::-1]
-    ends = [0, *range(FIRST, LAYERS, EACH), LAYERS]
+    ends = [0, *range(FIRST, len(last_first), EACH), len(last_first)]
     return [last_first[a:b] for a, b in pairwise(ends)]
 
 
-def replicate(groups: list[list[torch.nn.Parameter]]) -> Callable[[], None]:
+def replicate(groups: list[list[torch.nn.Parameter]]) -> Finish:
     """Reduce each bucket in hooks as soon as it and all before it are complete, as lab 08 does."""
     missing = [len(group) for group in groups]
     started: list[tuple[torch.Tensor, Any]] = []
@@ -67,81 +128,138 @@ def replicate(groups: list[list[torch.nn.Parameter]]) -> Callable[[], None]:
     return finish
 
 
-def model_of(kind: str) -> torch.nn.Sequential:
-    shape = {"device": kind, "dtype": torch.bfloat16 if kind == "cuda" else torch.float32}
-    width = WIDTH[kind]
-    return torch.nn.Sequential(
-        *(torch.nn.Linear(width, width, bias=False, **shape) for _ in range(LAYERS))
-    )
+def plain(shape: Shape) -> tuple[torch.nn.Module, Finish]:
+    return shape.model(), nothing
 
 
-def ddp(kind: str, **how: Any) -> Step:
-    model = DistributedDataParallel(model_of(kind), **how)
-    return lambda: backward(model, kind)
+def afterwards(shape: Shape) -> tuple[torch.nn.Module, Finish]:
+    model = shape.model()
 
-
-def by_hand(kind: str, groups: Callable[[torch.nn.Sequential], Any]) -> Step:
-    model = model_of(kind)
-    finish = replicate(groups(model))
-
-    def step() -> None:
-        backward(model, kind)
-        finish()
-
-    return step
-
-
-def plain(kind: str, reduced: bool) -> Step:
-    model = model_of(kind)
-
-    def step() -> None:
-        backward(model, kind)
-        for weight in reversed(list(model.parameters())) if reduced else ():
+    def finish() -> None:
+        for weight in reversed(list(model.parameters())):
             dist.all_reduce(weight.grad)
 
-    return step
+    return model, finish
 
 
-def sharded(kind: str, *, blocks: bool = True, keep: bool = False, ahead: int = 0) -> Step:
-    model = model_of(kind)
-    for layer in model if blocks else ():
-        fully_shard(layer, reshard_after_forward=not keep)
-    fully_shard(model, reshard_after_forward=not keep)
-    layers: list[Any] = list(model)
-    for at, layer in enumerate(layers if ahead else ()):
-        layer.set_modules_to_forward_prefetch(layers[at + 1 : at + 1 + ahead])
-        layer.set_modules_to_backward_prefetch(layers[max(0, at - ahead) : at][::-1])
-    return lambda: backward(model, kind)
+def by_hand(
+    shape: Shape, groups: Callable[[torch.nn.Sequential], Any]
+) -> tuple[torch.nn.Module, Finish]:
+    model = shape.model()
+    return model, replicate(groups(model))
 
 
-def backward(model: torch.nn.Module, kind: str) -> None:
-    """A step without the optimizer."""
-    dtype = torch.bfloat16 if kind == "cuda" else torch.float32
-    model.zero_grad()
-    model(torch.ones(WIDTH[kind], WIDTH[kind], device=kind, dtype=dtype)).square().mean().backward()
+def ddp(shape: Shape, hook: Any = None, **how: Any) -> tuple[torch.nn.Module, Finish]:
+    """hook: a communication hook and its state."""
+    model = DistributedDataParallel(shape.model(), **how)
+    if hook:
+        model.register_comm_hook(*hook)
+    return model, nothing
 
 
-def ways() -> dict[str, Callable[[str], Step]]:
+def sharded(
+    shape: Shape, *, each: int = 1, keep: bool = False, ahead: int = 0
+) -> tuple[torch.nn.Module, Finish]:
+    """each: layers of a block; 0 for the root alone."""
+    model = shape.model()
+    blocks: list[Any] = []
+    if each:
+        layers = list(model)
+        parts = [layers[at : at + each] for at in range(0, len(layers), each)]
+        blocks = [torch.nn.Sequential(*part) for part in parts]
+        model = torch.nn.Sequential(*blocks)
+    for block in (*blocks, model):
+        fully_shard(block, reshard_after_forward=not keep)
+    for at, block in enumerate(blocks if ahead else ()):
+        block.set_modules_to_forward_prefetch(blocks[at + 1 : at + 1 + ahead])
+        block.set_modules_to_backward_prefetch(blocks[max(0, at - ahead) : at][::-1])
+    return model, nothing
+
+
+def ways() -> dict[str, Way]:
     """Return what is measured, by name; each makes its own model."""
     return {
-        "no communication": lambda kind: plain(kind, False),
-        "after the backward": lambda kind: plain(kind, True),
-        "gradient by gradient": lambda kind: by_hand(
-            kind, lambda model: [[one] for one in reversed(list(model.parameters()))]
+        "no communication": plain,
+        "after the backward": afterwards,
+        "gradient by gradient": partial(
+            by_hand, groups=lambda model: [[one] for one in reversed(list(model.parameters()))]
         ),
-        "own buckets": lambda kind: by_hand(kind, in_buckets),
-        "own buckets, wrong order": lambda kind: by_hand(
-            kind, lambda model: in_buckets(model)[::-1]
-        ),
+        "own buckets": partial(by_hand, groups=in_buckets),
+        "own buckets, wrong order": partial(by_hand, groups=lambda model: in_buckets(model)[::-1]),
         "DDP": ddp,
-        "DDP, bucket_cap_mb 1": lambda kind: ddp(kind, bucket_cap_mb=1),
-        "DDP, bucket_cap_mb 200": lambda kind: ddp(kind, bucket_cap_mb=200),
-        "DDP, gradient_as_bucket_view": lambda kind: ddp(kind, gradient_as_bucket_view=True),
-        "FSDP2, one root": lambda kind: sharded(kind, blocks=False),
+        "DDP, bucket_cap_mb 1": partial(ddp, bucket_cap_mb=1),
+        "DDP, bucket_cap_mb 200": partial(ddp, bucket_cap_mb=200),
+        "DDP, gradient_as_bucket_view": partial(ddp, gradient_as_bucket_view=True),
+        "DDP, find_unused_parameters": partial(ddp, find_unused_parameters=True),
+        "DDP, static_graph": partial(ddp, static_graph=True),
+        "FSDP2, one root": partial(sharded, each=0),
         "FSDP2, block by block": sharded,
-        "FSDP2, gathered until its backward": lambda kind: sharded(kind, keep=True),
-        "FSDP2, two blocks ahead": lambda kind: sharded(kind, ahead=2),
+        "FSDP2, four layers a block": partial(sharded, each=4),
+        "FSDP2, gathered until its backward": partial(sharded, keep=True),
+        "FSDP2, two blocks ahead": partial(sharded, ahead=2),
     }
+
+
+def wide_ways() -> dict[str, Way]:
+    """Return what is measured with the wide model."""
+    names = [
+        "no communication",
+        "own buckets",
+        "DDP",
+        "FSDP2, one root",
+        "FSDP2, block by block",
+        "FSDP2, gathered until its backward",
+        "FSDP2, two blocks ahead",
+    ]
+    return {name: ways()[name] for name in names}
+
+
+def top_k(state: dict[int, torch.Tensor], bucket: dist.GradBucket) -> Any:
+    """Top-K with error feedback, as lab 08's."""
+    gradient, n = bucket.buffer().clone(), dist.get_world_size()
+    residual = state.get(bucket.index())
+    if residual is not None and len(residual) == len(gradient):
+        gradient += residual
+    places = gradient.abs().topk(max(1, int(SHARE * len(gradient)))).indices
+    values = gradient[places]
+    gradient[places] = 0
+    state[bucket.index()] = gradient
+    all_values = values.new_empty(n * len(values))
+    all_places = places.new_empty(n * len(places))
+    dist.all_gather_into_tensor(all_values, values)
+    dist.all_gather_into_tensor(all_places, places)
+    mean = torch.zeros_like(gradient).index_add_(0, all_places, all_values / n)
+    future: Any = torch.futures.Future(devices=[mean.device] if mean.is_cuda else None)
+    future.set_result(mean)
+    return future
+
+
+def compressed_ways() -> dict[str, Way]:
+    """Return DDP with several communication hooks."""
+    power = powerSGD_hook.PowerSGDState(None, 1, start_powerSGD_iter=2)
+    hooks: dict[str, Any] = {
+        "nothing": None,
+        "float16": (None, default_hooks.fp16_compress_hook),
+        "PowerSGD, rank 1": (power, powerSGD_hook.powerSGD_hook),
+        "Top-K": ({}, lambda state, bucket: top_k(state, bucket)),  # DDP reads annotations
+    }
+    return {name: partial(ddp, hook=hook) for name, hook in hooks.items()}
+
+
+def take(
+    model: torch.nn.Module,
+    finish: Finish,
+    shape: Shape,
+    note: Callable[[str], object] = lambda when: None,
+) -> None:
+    """A step without the optimizer."""
+    model.zero_grad()
+    note("start")
+    x = torch.ones(shape.rows, shape.width, device=shape.kind, dtype=shape.dtype)
+    loss = model(x).square().mean()
+    note("after_forward")
+    loss.backward()
+    finish()
 
 
 def synchronize(kind: str) -> None:
@@ -167,41 +285,102 @@ def seconds(step: Step, kind: str) -> tuple[float, float]:
     return statistics.median(whole), statistics.median(host)
 
 
-def profiled(step: Step) -> dict[str, Any]:
-    """One step as the profiler of this rank's GPU sees it."""
-    with torch.profiler.profile() as profiler:
-        step()
-        torch.cuda.synchronize()
+def let_go() -> None:
+    """What a collective used stays in memory until NCCL's thread looks again, and another is
+    called."""
+    torch.cuda.synchronize()
+    time.sleep(0.3)
+    dist.barrier()
+
+
+def peaks(step: Callable[[Callable[[str], object]], object], before: int) -> dict[str, int]:
+    """Return the bytes alive beyond `before`, when a step begins, after its forward pass, and at
+    most; and how often it asked the driver for memory."""
+    let_go()
+    step(lambda when: None)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    found: dict[str, int] = {}
+    asked = torch.cuda.memory_stats()["num_device_alloc"]
+    step(lambda when: found.update({f"{when}_bytes": torch.cuda.memory_allocated() - before}))
+    found["peak_bytes"] = torch.cuda.max_memory_allocated() - before
+    return {**found, "device_allocations": torch.cuda.memory_stats()["num_device_alloc"] - asked}
+
+
+def profiled(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the profiler sees of steps, each of its numbers a step's, and rank 0's trace.
+
+    transfer_us: of each collective what it took on the rank on which it was quickest, so without
+    waiting for others.
+    """
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=PROFILED, repeat=1)
+    with torch.profiler.profile(schedule=schedule) as profiler:
+        for _ in range(1 + PROFILED):
+            step()
+            torch.cuda.synchronize()
+            profiler.step()
     with tempfile.TemporaryDirectory() as folder:
-        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
-        trace = Trace.load(folder)
+        file = Path(folder, f"rank{dist.get_rank()}.json")
+        profiler.export_chrome_trace(str(file))
+        trace, content = Trace.load(folder), json.loads(file.read_bytes())
     spent = trace.breakdown().of(dist.get_rank())
-    collectives = [one for one in trace if one.kind == Kind.COMMUNICATION]
+    runs = [one.duration for one in trace if one.kind == Kind.COMMUNICATION]
+    all_runs: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_runs, runs)
+    calls = Counter[str]()
+    took = Counter[str]()
+    for event in content["traceEvents"]:
+        if event.get("cat") in ("cuda_runtime", "cuda_driver"):
+            calls[event["name"]] += 1
+            took[event["name"]] += event["dur"]
+    found = {
+        "communication_us": spent.communication / 1e3 / PROFILED,
+        "exposed_us": (spent.communication - spent.overlapped) / 1e3 / PROFILED,
+        "transfer_us": sum(map(min, zip(*all_runs, strict=False))) / 1e3 / PROFILED,
+        "collectives": len(runs) / PROFILED,
+        "driver": {  # calls of a step, and their time
+            name: {"calls": calls[name] / PROFILED, "us": us / PROFILED}
+            for name, us in took.most_common(LONGEST)
+        },
+    }
+    return found, content
+
+
+def python(step: Step) -> dict[str, dict[str, float]]:
+    """Return the functions that a step spends most time in, without what they call, by Python's
+    profiler, which takes time itself."""
+    profile = cProfile.Profile()
+    with torch.autograd.set_multithreading_enabled(False):  # it profiles one thread
+        profile.runcall(step)
+    torch.cuda.synchronize()
+    entries: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    longest = sorted(entries.items(), key=lambda one: -one[1][2])[:LONGEST]
     return {
-        "communication_us": spent.communication / 1e3,
-        "exposed_us": (spent.communication - spent.overlapped) / 1e3,
-        "collectives": len(collectives),
+        f"{Path(file).name}:{name}": {"calls": calls, "us": 1e6 * own}
+        for (file, _, name), (_, calls, own, *_) in longest
     }
 
 
-def measured(name: str, make: Callable[[str], Step], kind: str) -> dict[str, Any]:
-    step = make(kind)
+def measured(name: str, make: Way, shape: Shape) -> tuple[dict[str, Any], Any]:
+    """Return a way's row, and its trace."""
+    cuda, before = shape.kind == "cuda", 0
+    if cuda:  # of the way before
+        gc.collect()
+        let_go()
+        before = torch.cuda.memory_allocated()
+    model, finish = make(shape)
+    step = partial(take, model, finish, shape)
     for _ in range(3):  # DDP makes its buckets anew in the second
         step()
-    if kind == "cuda":
-        # The first ones stayed in memory for two or more steps, or until this wait: as if NCCL's
-        # thread let go of them when it looks again, and a call is made after that.
-        torch.cuda.synchronize()
-        time.sleep(1)
-        step()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    whole, host = seconds(step, kind)
+    whole, host = seconds(step, shape.kind)
     row: dict[str, Any] = {"how": name, "seconds": whole, "host_seconds": host}
-    if kind == "cuda":
-        row["peak_bytes"] = torch.cuda.max_memory_allocated()
-        row |= profiled(step)
-    return row
+    if not cuda:
+        return row, None
+    row |= peaks(step, before)
+    if dist.get_rank() == 0:
+        print(json.dumps(row), file=sys.stderr, flush=True)  # what follows may fail
+    seen, trace = profiled(step)
+    return row | seen | {"python": python(step)}, trace
 
 
 def compressions(gradient: torch.Tensor) -> dict[str, Step]:
@@ -210,7 +389,7 @@ def compressions(gradient: torch.Tensor) -> dict[str, Step]:
     matrix = gradient.view(-1, 1000)
     thin = torch.randn(1000, 1, device=gradient.device)
 
-    def top_k() -> None:
+    def largest() -> None:
         left = gradient.clone()
         places = left.abs().topk(count).indices
         values = left[places]
@@ -223,17 +402,15 @@ def compressions(gradient: torch.Tensor) -> dict[str, Step]:
         matrix.sub(p @ q.T)  # the residual
 
     return {
-        "Top-K": top_k,
+        "Top-K": largest,
         "bfloat16": lambda: gradient.bfloat16().float(),
         "PowerSGD, rank 1": power_sgd,
     }
 
 
-def measure(chosen: Sequence[str]) -> list[dict[str, Any]]:
-    """Measure these ways on each rank, or compression where there are none."""
-    kind = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    found = [measured(name, ways()[name], kind) for name in chosen]
-    for megabytes in () if chosen else SIZES[kind]:
+def compressed(kind: str) -> list[dict[str, Any]]:
+    found = []
+    for megabytes in MEGABYTES[kind]:
         gradient = torch.randn(megabytes * 250_000, device=kind)
         for name, compress in compressions(gradient).items():
             compress()
@@ -242,20 +419,107 @@ def measure(chosen: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-def run(machine: Machine, nproc: int) -> list[Result]:
-    kind = "cuda" if machine.gpus else "cpu"
-    taken = partial(of_rank_0, measure, machine=machine, nproc=nproc)
-    # On a GPU each has processes of its own: hooks keep models alive, and so their memory.
-    together = [[name] for name in ways()] if kind == "cuda" else [list(ways())]
+def normalized(kind: str) -> list[dict[str, Any]]:
+    """Return how far gradients are from one process's with BatchNorm and with SyncBatchNorm, and
+    the collectives of a step."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+
+    def gradient(model: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        model(rows).square().mean().backward()
+        grads = [one.grad for one in model.parameters() if one.grad is not None]
+        return torch.cat([grad.flatten() for grad in grads])
+
+    def network() -> torch.nn.Module:
+        torch.manual_seed(0)
+        layers = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)
+        return torch.nn.Sequential(*layers).to(kind)
+
+    rows = torch.randn(6 * n, 4, generator=torch.Generator().manual_seed(1)).to(kind)
+    right, found = gradient(network(), rows), []
+    convert = torch.nn.SyncBatchNorm.convert_sync_batchnorm
+    for name in ("BatchNorm", "SyncBatchNorm"):
+        model = network() if name == "BatchNorm" else convert(network())
+        model = DistributedDataParallel(model)
+        gradient(model, rows.chunk(n)[rank])
+        with torch.profiler.profile() as profiler:
+            ours = gradient(model, rows.chunk(n)[rank])
+            synchronize(kind)
+        names = [one.name for one in profiler.events() if one.name.startswith("nccl:")]
+        off = float((ours - right).norm() / right.norm())
+        found.append({"how": name, "off": off, "collectives": dict(Counter(names))})
+    return found
+
+
+def measure(folder: Path) -> None:
+    """Measure on each rank of torchrun; rank 0 writes what it found, and ranks their traces."""
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cuda":
+        join_nccl()
+    else:
+        dist.init_process_group("gloo")
+    rank, n = dist.get_rank(), dist.get_world_size()
+    several = kind == "cuda" and n > 1
+
+    def guarded(name: str, call: Callable[[], Any], otherwise: Any) -> Any:
+        """One that fails shall not lose the others."""
+        try:
+            return call()
+        except Exception:
+            print(f"rank {rank}: {name}", file=sys.stderr)
+            traceback.print_exc()
+            return otherwise
+
+    def steps_of(shape: Shape, chosen: Mapping[str, Way]) -> list[dict[str, Any]]:
+        rows = []
+        for name, make in chosen.items():
+            row, trace = guarded(name, partial(measured, name, make, shape), (None, None))
+            if row:
+                rows.append(row)
+            if trace and shape == SHAPES["narrow"][kind] and several and name in KEPT:
+                (folder / f"{KEPT[name]}-rank{rank}.json").write_text(json.dumps(trace))
+        return rows
+
+    shapes = {name: own[kind] for name, own in SHAPES.items()}
     content = {
-        "world_size": nproc,
-        "model": f"{LAYERS} layers of {WIDTH[kind]} squared, as many rows",
-        "steps": [step for chosen in together for step in taken(chosen)],
+        "world_size": n,
+        "model": str(shapes["narrow"]),
+        "steps": steps_of(shapes["narrow"], ways()),
+        "wide_model": str(shapes["wide"]),
+        "wide": steps_of(shapes["wide"], wide_ways()),
+        "hooked_model": str(shapes["compressed"]),
+        "hooked": steps_of(shapes["compressed"], compressed_ways()),
+        "norm": guarded("BatchNorm", partial(normalized, kind), []) if several else [],
         "share": SHARE,
-        "compressed": taken([]),
+        "compressed": guarded("compression", partial(compressed, kind), []),
     }
-    what = f"a step of {LAYERS} layers, data parallel in {len(ways())} ways, on {nproc} ranks"
-    return [Result(f"data-parallel/{device_name(machine)}-x{nproc}.json", what, content)]
+    if rank == 0:
+        (folder / "found.json").write_text(json.dumps(content))
+    dist.barrier()
+    sys.stderr.flush()
+    os._exit(0)  # models that are alive when Python ends abort some ranks
+
+
+def run(machine: Machine, nproc: int) -> list[Result]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        by_torchrun(__name__, folder, nproc=nproc, limit=240)
+        content = json.loads((folder / "found.json").read_bytes())
+        traces = {
+            kept: {
+                f"rank{rank}.json.gz": json.loads(file.read_bytes())
+                for rank in range(nproc)
+                if (file := folder / f"{kept}-rank{rank}.json").is_file()
+            }
+            for kept in KEPT.values()
+        }
+    what = f"a step of 24 layers, data parallel in {len(ways())} ways, on {nproc} ranks"
+    found = [Result(f"data-parallel/{device_name(machine)}-x{nproc}.json", what, content)]
+    for how, kept in KEPT.items():
+        if traces[kept]:
+            what = f"{PROFILED} steps of {content['model']}: {how}"
+            found.append(Result(f"traces/data-parallel/{kept}", what, traces[kept]))
+    return found
 
 
 EXPERIMENT = Experiment(
@@ -265,6 +529,14 @@ EXPERIMENT = Experiment(
     run=run,
     gpus=False,
     writes={
-        "data-parallel/*-x[0-9]*.json": ("world_size", "model", "steps", "share", "compressed"),
+        "data-parallel/*-x[0-9]*.json": (
+            "world_size", "model", "steps", "wide_model", "wide", "hooked_model", "hooked", "norm",
+            "share", "compressed",
+        ),
+        "traces/data-parallel/*": ("rank*.json.gz",),
     },
-)
+)  # fmt: skip
+
+
+if __name__ == "__main__":  # a rank
+    measure(Path(sys.argv[1]))

@@ -265,8 +265,8 @@ lockstep.compare(predicted=prediction, measured=kilobytes_sent(job))
 # %% [markdown] id="column-claim-text"
 # ### Claim: "a layer that is cut by columns needs an all-reduce of its output"
 #
-# A common guess. The cell has one layer, cut by columns, without a second one. It completes the output in two ways, and
-# compares it with that of the whole layer. **Guess**.
+# [A course on inference](https://jared-hpc.com/course/part-2-dense-at-hopper/lecture-04/) joins slices of the output by an
+# all-reduce. The cell has one layer, cut by columns, completes the output in two ways, and compares. **Guess**.
 
 # %% id="column-guess" tags=["guess"]
 guess = "does not hold"
@@ -853,7 +853,7 @@ prediction = 100 * 617 / 1269
 # **Goal:** `gather_and_multiply(x_sD, w_fD, pieces)` returns `x_SD @ w_fD.T` for the rows of all ranks, in the order of the
 # ranks. It starts one all-gather for each of `x_sD.chunk(pieces)`; `start` does so, and returns a list with a tensor for each
 # rank, and a handle. No product waits for a row that it does not need. On four virtual GPUs, with four pieces, at
-# least 80 % of the all-gathers are hidden.
+# least 95 % is hidden of what can be.
 
 
 # %% id="gather_and_multiply"
@@ -924,10 +924,11 @@ lockstep.Timeline(runs[4].trace, before=runs[0].trace, title=title)
 #
 # ### Claim: "async tensor parallelism is faster"
 #
-# [PyTorch's authors](https://discuss.pytorch.org/t/distributed-w-torchtitan-introducing-async-tensor-parallelism-in-pytorch/209487)
+# [PyTorch's
+# authors](https://discuss.pytorch.org/t/distributed-w-torchtitan-introducing-async-tensor-parallelism-in-pytorch/209487)
 # report gains for this technique: `fused_all_gather_matmul` moves pieces by copy engines, which take no SMs, and
-# `fused_matmul_reduce_scatter` is its mirror image. Recorded on two H200s: both, called one at a time,
-# and launched ahead, as in a long step. **Guess:** is fused faster in all four cases?
+# `fused_matmul_reduce_scatter` is its mirror image. Recorded on two H200s: both, called one at a time, and launched
+# ahead, as in a long step. **Guess:** is fused faster in all four cases?
 
 # %% id="async-guess" tags=["guess"]
 guess = "depends"
@@ -1035,8 +1036,8 @@ def step_of(job):
 # %% [markdown] id="dtensor-claim-text"
 # ### Claim: "DTensor makes the large calls that one would write by hand"
 #
-# A common guess. The cell compares the calls of PyTorch's block and of yours: which ones, in which order, and of how many
-# bytes. Large is what has more than 1 kB. **Guess**.
+# [PyTorch's tutorial](https://github.com/pytorch/tutorials/blob/main/intermediate_source/TP_tutorial.rst) says that they
+# happen automatically. Which ones, in which order, and of how many bytes? Large is more than 1 kB. **Guess**.
 
 # %% id="dtensor-guess" tags=["guess"]
 guess = "holds"
@@ -1148,6 +1149,134 @@ lockstep.claim(
 
 # %% [markdown] id="heads-further-explained"
 # It is right, but all wait for the rank that has most. Programs refuse it for that, and because equal shapes are simpler.
+#
+# All ranks have a copy of the key-value head. Each computes with it for its own query heads only, so that each copy gets
+# another gradient. The cell shows, in float64, how far a rank's own gradient of the keys' weight is from that of one
+# process, and how far the sum over the ranks.
+
+
+# %% id="copies"
+def gradient_of_a_copy():
+    """The errors of this rank's gradient and of the sum over ranks."""
+    torch.manual_seed(0)
+    rank, n, device = dist.get_rank(), dist.get_world_size(), lockstep.device()
+    S, H, D, E = 6, 2 * n, 16, 4
+    shapes = (S, D), (H, E, D), (E, D), (E, D), (S, H, E)
+    given = [torch.randn(s, dtype=torch.float64).to(device) for s in shapes]
+    x_SD, wq_HED, wk_ED, wv_ED, weight_SHE = given
+
+    def gradient(heads):
+        """The keys' gradient by these query heads."""
+        wk = wk_ED.clone().requires_grad_()
+        q_hSE = torch.einsum("sd,hed->hse", x_SD, wq_HED[heads])
+        p_hSS = (q_hSE @ (x_SD @ wk.T).T / E**0.5).softmax(-1)
+        y_ShE = (p_hSS @ (x_SD @ wv_ED.T)).transpose(0, 1)
+        (y_ShE * weight_SHE[:, heads]).sum().backward()
+        return wk.grad
+
+    whole, own = gradient(slice(H)), gradient(slice(2 * rank, 2 * rank + 2))
+    off = float((own - whole).norm() / whole.norm())
+    dist.all_reduce(own)
+    return off, float((own - whole).norm() / whole.norm())
+
+
+# %% id="copies-run"
+job = lockstep.torchrun(gradient_of_a_copy, **on_ranks)
+rows = [
+    [rank, f"{100 * own:.0f} %", "< 10⁻¹²" if total < 1e-12 else total]
+    for rank, (own, total) in enumerate(job.results)
+]
+columns = ["rank", "its own gradient is off by", "the sum is off by"]
+title = "A key-value head of which each rank has a copy"
+lockstep.table(title, columns, rows, stamp=lockstep.live(job))
+
+# %% [markdown] id="copies-explained"
+# So copies need an all-reduce of their gradient, as `gain_D` of exercise 3 does. Without it each rank updates its copy in
+# another way, and they are no copies any more after the first step.
+
+# %% [markdown] id="doubles-text"
+# ## The exercises in float64
+#
+# About 10 minutes; a CPU is enough. Are small errors those of float32, or mistakes? In float64 a mistake stays as large as
+# it is, and rounding shrinks to 16 digits. The cells compare block, ring and product with the whole, forward, and the
+# block's gradients, too.
+
+
+# %% id="doubles"
+def numbers(*shape):
+    return torch.randn(shape, dtype=torch.float64).to(lockstep.device())
+
+
+def off_by(ours, whole):
+    return float((ours - whole).norm() / whole.norm())
+
+
+def block_errors(block):
+    """Of y and the gradients of x, gain, w1 and w2."""
+    torch.manual_seed(0)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    whole = numbers(2, 4 * n, 32), numbers(32), numbers(8 * n, 32)
+    whole = [one.requires_grad_() for one in (*whole, numbers(32, 8 * n))]
+    x, gain, w1, w2 = whole
+    size = x.square().mean(-1, keepdim=True).sqrt()
+    y = torch.relu((x / size * gain) @ w1.T) @ w2.T
+    y.square().sum().backward()
+    part = lambda one, dim: one if dim is None else one.chunk(n, dim)[rank]
+    dims = 1, None, 0, 1
+    pairs = list(zip(whole, dims, strict=True))
+    own = [part(one.detach(), dim).clone() for one, dim in pairs]
+    own = [one.requires_grad_() for one in own]
+    ours = block(*own, lambda x, seed: x, 0)
+    ours.square().sum().backward()
+    found = [off_by(ours, part(y, 1))]
+    for mine, (one, dim) in zip(own, pairs, strict=True):
+        found.append(off_by(mine.grad, part(one.grad, dim)))
+    return found
+
+
+# %% id="doubles-others"
+def ring_errors(ring_attention):
+    """All keys seen, causal, and causal with zigzag parts."""
+    torch.manual_seed(0)
+    rank, n, found = dist.get_rank(), dist.get_world_size(), []
+    q, k, v = numbers(3, 1, 2, 8 * n, 16)
+    pieces = torch.arange(8 * n).to(q.device).chunk(2 * n)
+    plain = [torch.cat([pieces[2 * r], pieces[2 * r + 1]]) for r in range(n)]
+    zigzag = [torch.cat([pieces[r], pieces[-1 - r]]) for r in range(n)]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    for places, is_causal in ((plain, False), (plain, True), (zigzag, True)):
+        own = [one[:, :, places[rank]].contiguous() for one in (q, k, v)]
+        ours = ring_attention(*own, places if is_causal else None)
+        whole = attend(q, k, v, is_causal=is_causal)
+        found.append(off_by(ours, whole[:, :, places[rank]]))
+    return found
+
+
+def product_errors(gather_and_multiply):
+    torch.manual_seed(0)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x_SD, w_FD = numbers(6 * n, 32), numbers(8 * n, 32)
+    w_fD = w_FD.chunk(n)[rank]
+    ours = gather_and_multiply(x_SD.chunk(n)[rank].contiguous(), w_fD, 4)
+    return [off_by(ours, x_SD @ w_fD.T)]
+
+
+# %% id="doubles-run"
+ERRORS = {
+    "block": (block_errors, "y, gradients of x, gain, w1, w2"),
+    "ring_attention": (ring_errors, "all keys, causal, zigzag"),
+    "gather_and_multiply": (product_errors, "the product"),
+}
+rows = []
+for name, (compare, what) in ERRORS.items():
+    answer = lockstep.carry_on(name)
+    job = lockstep.torchrun(compare, answer, **on_ranks)
+    most = [max(every) for every in zip(*job.results, strict=True)]
+    said = ["< 10⁻¹⁴" if one < 1e-14 else f"{one:.0e}" for one in most]
+    rows.append([name, what, ", ".join(said)])
+columns = ["exercise", "errors of", "largest on any rank"]
+title = "Relative errors against the whole, in float64"
+lockstep.table(title, columns, rows, stamp=lockstep.live(job))
 
 # %% [markdown] id="drift-text"
 # ## Dropout, each rank by itself
@@ -1186,7 +1315,7 @@ lockstep.compare(predicted=prediction, measured=job[0], unit="%")
 # %% [markdown] id="ulysses-text"
 # ## All-to-all over heads
 #
-# About 20 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
+# About 15 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
 # another one brings the result back. In an all-to-all a rank keeps its own part of *s* bytes, and sends (N − 1)/N · *s*.
 #
 # **Predict:** on each of four ranks queries, keys and values are 16.384 kB each. How many kB does a rank send?
@@ -1252,8 +1381,8 @@ def long_attention(way, heads):
 # %% [markdown] id="all-keys-text"
 # ### Claim: "a ring sends as much as an all-gather of all keys"
 #
-# A common guess. The cell has four ranks and eight query heads; keys and values have eight heads, too, or one for all.
-# **Guess**.
+# The abstract of [TASP](https://arxiv.org/html/2509.26541v1) calls what the ring does an all-gather by a ring. The cell
+# has four ranks and eight query heads; keys and values have eight heads, too, or one for all. **Guess**.
 
 # %% id="all-keys-guess" tags=["guess"]
 guess = "holds"
@@ -1284,8 +1413,9 @@ lockstep.claim(
 # %% [markdown] id="ulysses-claim-text"
 # ### Claim: "Ulysses sends less than the ring"
 #
-# The paper compares the volume of its all-to-alls with that of earlier methods. Where there is one head of keys and values,
-# each rank sends its part of it to all. **Guess:** does Ulysses send less in both cases?
+# The abstract of [its paper](https://arxiv.org/abs/2309.14509) says that its volume stays constant where sequence and ranks
+# grow together, while that of other methods grows. Where there is one head of keys and values, each rank sends its part of it
+# to all. **Guess:** does Ulysses send less in both cases?
 
 # %% id="ulysses-guess" tags=["guess"]
 guess = "depends"
@@ -1316,8 +1446,8 @@ lockstep.claim(
 
 # %% [markdown] id="ulysses-explained"
 # With *x* for the bytes of the queries of a rank, Ulysses sends (N − 1)/N · *x* for each of queries, keys, values and
-# results; the ring and the all-gather send (N − 1) · *x* for keys and for values, less if they have fewer heads. Ulysses cannot have more
-# ranks than heads. The ring's messages can be hidden: they travel while a rank computes.
+# results; the ring and the all-gather send (N − 1) · *x* for keys and for values, less if they have fewer heads. Ulysses
+# cannot have more ranks than heads. The ring's messages can be hidden: they travel while a rank computes.
 
 # %% [markdown] id="hides-text"
 # ## A ring behind its products
@@ -1403,6 +1533,93 @@ lockstep.claim(
 # Products grow with the square of the positions, messages only in proportion. The paper gives the same condition: a
 # rank needs so many positions that a round's products take longer than its messages. The number of ranks does not
 # matter for that. A last piece stays: the first message is under way before the host has launched the first product.
+
+# %% [markdown] id="recorded-pieces-text"
+# ## Pieces on two H200s
+#
+# About 15 minutes; it is recorded. An MLP of width D with 4D hidden numbers, and a causal attention, 8,192 rows in
+# bfloat16: in front stands an all-gather of the rows, behind it a reduce-scatter. Cut in pieces, the rows of one piece
+# travel while the products of the piece before run.
+#
+# Of the MLP of width 8,192, the products alone take 6.9 ms, and products and both collectives, one after the other, 7.4 ms.
+# In two pieces, half of the all-gather comes before all products, and half of the reduce-scatter after them.
+#
+# **Predict:** how many ms does it take in two pieces, if all the rest is hidden, and hiding is free?
+
+# %% id="recorded-pieces-prediction" tags=["prediction"]
+# your number, in ms
+prediction = 6.9 + (7.4 - 6.9) / 2
+
+# %% id="recorded-pieces"
+recorded = lockstep.recorded("tensor-parallel/h200-x2.json")
+rows, took = [], {}
+for one in recorded.content["layers"]:
+    micros = {int(n): 1e6 * s for n, s in one["seconds"].items()}
+    took[one["layer"], one["width"]] = micros
+    alone = 1e6 * one["products"]["1"], 1e6 * one["collectives"]
+    shown = (f"{x:,.0f}" for x in (*micros.values(), *alone))
+    rows.append([one["layer"], one["width"], *shown])
+columns = ["layer", "width", "serial", "2 pieces", "4", "8"]
+columns += ["products alone", "collectives alone"]
+title = "Layers on two H200s, forward, µs"
+display(lockstep.table(title, columns, rows, stamp=recorded.stamp))
+measured = took["MLP", 8192][2] / 1e3
+lockstep.compare(predicted=prediction, measured=measured, unit="ms")
+
+# %% [markdown] id="recorded-pieces-why"
+# In nine of these ten layers no pieces are faster than serial, and in the tenth they gain little. Why? The next table
+# follows the widest MLP: what its collectives take on the rank that does not wait, what of them nothing hides, and the
+# products of all pieces alone.
+
+# %% id="recorded-pieces-seen"
+recorded = lockstep.recorded("tensor-parallel/h200-x2.json")
+layers = recorded.content["layers"]
+(widest,) = (o for o in layers if o["layer"] == "MLP" and o["width"] == 8192)
+rows = []
+for n, seen in widest["seen"].items():
+    micros = [seen["transfer_us"], seen["exposed_us"]]
+    micros += [1e6 * widest[kind][n] for kind in ("products", "seconds")]
+    rows.append([n, *(f"{one:,.0f}" for one in micros)])
+columns = ["pieces", "transfers", "exposed", "products alone", "all of it"]
+title = "The MLP of width 8,192 on two H200s, µs"
+display(lockstep.table(title, columns, rows, stamp=recorded.stamp))
+serial, in_pieces = (
+    lockstep.Trace.load(lockstep.recorded(f"traces/tensor-parallel/{how}"))
+    for how in ("serial", "in-pieces")
+)
+title = "The MLP of width 8,192; before: serial; after: four pieces"
+lockstep.Timeline(in_pieces, before=serial, title=title)
+
+# %% [markdown] id="recorded-pieces-explained"
+# The timeline says why. In four pieces, all four all-gathers are over before the first product begins: the program starts
+# them all before it, and the host needs longer to launch one than the GPU to transfer it. Only reduce-scatters run beside
+# products, all but the last. Whatever is hidden is paid for elsewhere: transfers take longer in pieces, as each has its
+# own α, and many products of few rows take longer than two of many. (The 8,561 µs are an outlier: products and
+# collectives together took less.) In narrower layers the host alone decides: up to a width of 2,048 each further piece
+# costs 150 to 370 µs, whatever the width. And there is little to gain: the wider the layer, the smaller the collectives'
+# part in it.
+#
+# Exercise 6's product, of 8,192 rows a rank and 3,072 columns, was recorded as well, beside PyTorch's fused one:
+
+# %% id="recorded-products"
+recorded = lockstep.recorded("tensor-parallel/h200-x2.json")
+products = {one["how"]: one for one in recorded.content["products"]}
+first = products["gathered first"]["seconds"]
+whole = products["all-gather alone"]["seconds"]
+rows = []
+for how, one in products.items():
+    gained = (first - one["seconds"]) / whole
+    said = "–" if "alone" in how else f"{gained:.0%}"
+    rows.append([how, f"{1e6 * one['seconds']:,.0f}", said])
+columns = ["how", "µs", "gained, of the all-gather"]
+title = "A product of the rows of two H200s"
+lockstep.table(title, columns, rows, stamp=recorded.stamp)
+
+# %% [markdown] id="recorded-products-explained"
+# Own rows first gain, with *one* piece most: there is one all-gather as before, and half of the product needs nothing of
+# it. More pieces cost more launches and smaller products than they hide. PyTorch's fused product gains most; its copies
+# need no SMs. With four ranks a rank's own rows are only a quarter of the product, so that pieces matter more there: that
+# is the case of exercise 6, on virtual GPUs.
 
 # %% [markdown] id="backward-text"
 # ## The way back through attention
@@ -1526,8 +1743,9 @@ display(lockstep.table(title, columns, rows, stamp=lockstep.live(job)))
 lockstep.compare(predicted=prediction, measured=kilobytes_sent(jobs["ring"]))
 
 # %% [markdown] id="backward-explained"
-# The ring sends (6N − 4) · 240 kB; Ulysses 8 · (N − 1)/N · 240, in eight all-to-alls. With four ranks that is 20 to 6. A round of
-# the ring's backward pass has two and a half times the forward's products, so there is also more to hide it behind.
+# The ring sends (6N − 4) · 240 kB; Ulysses 8 · (N − 1)/N · 240, in eight all-to-alls. With four ranks that is 20 to 6. A
+# round of the ring's backward pass has two and a half times the forward's products, so there is also more to hide it
+# behind.
 
 # %% [markdown] id="loss-parallel-text"
 # ## PyTorch's loss on cut logits
@@ -1770,14 +1988,14 @@ lockstep.claim(
 )
 
 # %% [markdown] id="nodes-explained"
-# For 16 and 64 sequences it holds. A single sequence leaves the stages of a pipeline idle in turn. And with very many, the idle
-# turns of eight stages no longer count: then each GPU has 8 layers in place of 32, and an all-reduce of two ranks sends
-# 1 · *s* bytes in place of 1.75 · *s*, so that even a link of a seventh of the bandwidth costs no more.
+# For 16 and 64 sequences it holds. A single sequence leaves the stages of a pipeline idle in turn. And with very many,
+# the idle turns of eight stages no longer count: then each GPU has 8 layers in place of 32, and an all-reduce of two
+# ranks sends 1 · *s* bytes in place of 1.75 · *s*, so that even a link of a seventh of the bandwidth costs no more.
 
 # %% [markdown] id="far-text"
 # ## How far does it go?
 #
-# About 10 minutes; it is computed, from recordings on H200s and published figures.
+# About 15 minutes; it is computed, from recordings on H200s and published figures.
 #
 # An MLP of width D with 4D hidden numbers, on T tokens, takes 16 · T · D² operations forward; its all-reduce has 2 · T · D
 # bytes in bfloat16. An H200 does 790 · 10¹² operations a second, and its NVLink carries 320 · 10⁹ bytes.
@@ -1808,7 +2026,7 @@ def product(m, n, k):
 T = 65_536  # so many that α hardly counts
 
 
-def mlp_seconds(D, n):
+def mlp_seconds(D, n, T=T):
     products = product(T, 4 * D // n, D) + product(T, D, 4 * D // n)
     return products + (fitted(n, 2 * T * D) if n > 1 else 0)
 
@@ -1838,6 +2056,30 @@ lockstep.interactive.layer(product, links, measured=known, stamp=stamps)
 # Products fall with 1/N, the all-reduce grows with (N − 1)/N, so that doubling the ranks pays less each time. Tokens
 # only matter where they are few: then α and the launches are what is left. It is the width that decides, against the ratio
 # of a GPU's operations to a link's bytes.
+#
+# Is it so? An MLP with 8,192 rows was recorded on one H200 and on two, with an all-gather before it and a reduce-scatter
+# behind it, which send as much as the all-reduce.
+
+# %% id="far-recorded"
+recorded = lockstep.recorded("tensor-parallel/h200-x2.json")
+rows = []
+for one in recorded.content["layers"]:
+    if one["layer"] == "MLP":
+        D = one["width"]
+        model = [mlp_seconds(D, n, T=8192) for n in (1, 2)]
+        real = [one["whole"], one["seconds"]["1"]]
+        times = [f"{a / b:.2f}" for a, b in (model, real)]
+        rows.append([D, *(f"{1e6 * x:,.0f}" for x in (*model, *real)), *times])
+columns = ["width", "one, model", "two, model", "one, H200", "two, H200s"]
+columns += ["times as fast, model", "H200s"]
+title = "An MLP of 8,192 rows, µs"
+model = lockstep.simulated("products, then a fitted collective")
+lockstep.table(title, columns, rows, stamp=[recorded.stamp, model])
+
+# %% [markdown] id="far-recorded-explained"
+# Two H200s are slower at widths of 512 and 1,024, and faster from 2,048 on; the model has the border lower. It counts
+# products and bytes only: no launches, for which such narrow layers wait, and nothing between the products. From 2,048 on
+# its ratios are 3 to 14 % too high. Nothing was recorded on more than two GPUs for this table.
 
 # %% [markdown] id="more-text"
 # ## More ranks, a faster step?
@@ -1846,8 +2088,10 @@ lockstep.interactive.layer(product, links, measured=known, stamp=stamps)
 #
 # ### Claim: "more ranks make a step faster"
 #
-# A common guess. The cell has eight MLPs in a row, cut by columns and rows on one, two and four GPUs, once with 64 tokens of
-# width 1,024, once with 8,192 of width 8,192. **Guess:** is each doubling of the ranks faster in both cases?
+# [An engineer](https://tilcodes.fly.dev/fast-furious-tensor-parallelism-gpu-heist-gone-wrong) expected four times the
+# throughput of four H200s, and got less than that of one when serving a model; training, he says, is another matter. The
+# cell has eight MLPs in a row, cut by columns and rows on one, two and four GPUs, once with 64 tokens of width 1,024,
+# once with 8,192 of width 8,192. **Guess:** is each doubling of the ranks faster in both cases?
 
 # %% id="more-guess" tags=["guess"]
 guess = "depends"
@@ -1896,3 +2140,43 @@ lockstep.claim(
 # %% [markdown] id="more-explained"
 # Large products are halved with each doubling, their all-reduce is not. Small products take hardly longer than
 # their launches; there an all-reduce is one launch more, and α on top.
+
+# %% [markdown] id="others-text"
+# ## Programs of others
+#
+# About 10 minutes; it is recorded. [PyTorch's
+# examples](https://github.com/pytorch/examples/tree/main/distributed/tensor_parallelism) have an MLP of two layers cut by
+# columns and rows, once with tensor parallelism alone, once with sequence parallelism. Both ran unchanged on two GPUs.
+# In both, the input is no parameter and needs no gradient.
+#
+# **Predict:** how many collectives has a step of the one with sequence parallelism?
+
+# %% id="others-prediction" tags=["prediction"]
+prediction = 2 + 1  # gather and scatter; scatter's backward, a gather
+
+# %% id="others"
+from collections import Counter
+
+PROGRAMS = {"tensor parallel": "tensor", "sequence parallel": "sequence"}
+rows, stamps = [], {}
+for name, word in PROGRAMS.items():
+    folder = f"traces/foreign/tensor_parallelism-{word}_parallel_example"
+    recorded = lockstep.recorded(folder)
+    trace = lockstep.Trace.load(recorded)
+    stamps[str(recorded.stamp)] = recorded.stamp
+    found = [o.collective for o in trace if o.rank == 0 and o.collective]
+    seen = Counter(one.operation for one in found)
+    calls = ", ".join(f"{n / 2:g} {kind}" for kind, n in seen.items())
+    spent = trace.breakdown().of(0)
+    share = spent.compute / (spent.end - spent.start)
+    rows.append([name, calls, f"{share:.1%}"])
+columns = ["program", "calls of a step", "computes"]
+title = "Two programs of others on two GPUs, of their time on rank 0"
+stamp = list(stamps.values())
+display(lockstep.table(title, columns, rows, stamp=stamp))
+lockstep.compare(predicted=prediction, measured=seen.total() / 2)
+
+# %% [markdown] id="others-explained"
+# These are section 3's calls, without the reduce-scatter that the gradient of x would need. (Tensor parallelism alone has
+# one all-reduce for the same reason, the forward one.) Such small layers leave the GPUs idle: these programs teach the
+# calls, not speed.

@@ -26,7 +26,7 @@ LABS = (
     Lab("05", "torch_compile", "torch.compile modes", "60 + 65", "cpu"),
     Lab("06", "cuda_graphs", "CUDA graphs", "70 + 90", "cpu"),
     Lab("07", "tracing", "Multi-GPU tracing", "85 + 85", "cpu"),
-    Lab("08", "data_parallelism", "Data parallelism", "90 + 80", "cpu"),
+    Lab("08", "data_parallelism", "Data parallelism", "90 + 85", "cpu"),
     Lab("09", "tensor_parallelism", "Tensor, sequence and context parallelism", "90 + 90", "cpu"),
     Lab("10", "pipeline_parallelism", "Pipeline parallelism", "90 + 70", "cpu"),
     Lab("11", "compiled_graphs_across_ranks", "Compiled graphs across ranks", "75 + 90", "cpu"),

@@ -751,3 +751,246 @@ def top_k(state, bucket):
     for i, v in zip(wheres, whats):
         mean[i.long()] += v / n
     return done(mean)
+
+
+# %% average_gradients: by-parameter-list-and-in-place
+def average_gradients(model, rows):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    counts = [None] * dist.get_world_size()
+    dist.all_gather_object(counts, rows)
+    for p in trained:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        p.grad.mul_(rows).div_(sum(counts))
+    works = [dist.all_reduce(p.grad, async_op=True) for p in trained]
+    for work in works:
+        work.wait()
+
+
+# %% average_gradients: rows-ride-along-with-each-gradient
+def average_gradients(model, rows):
+    with torch.no_grad():
+        for p in model.parameters():
+            if not p.requires_grad:
+                continue
+            own = torch.zeros_like(p) if p.grad is None else p.grad
+            message = torch.cat([rows * own.flatten(), own.new_full((1,), rows)])
+            dist.all_reduce(message)
+            p.grad = (message[:-1] / message[-1]).reshape(p.shape)
+
+
+# %% buckets: in-a-while-with-an-index
+def buckets(sizes, cap, first_cap):
+    i, result = len(sizes) - 1, []
+    limit = first_cap
+    while i >= 0:
+        current, weight = [], 0
+        while i >= 0 and weight < limit:
+            current += [i]
+            weight += sizes[i]
+            i -= 1
+        result.append(current)
+        limit = cap
+    return result
+
+
+# %% buckets: groups-by-a-running-number
+def buckets(sizes, cap, first_cap):
+    import itertools
+
+    state = {"bucket": 0, "bytes": 0}
+
+    def which(i):
+        own = state["bucket"]
+        state["bytes"] += sizes[i]
+        if state["bytes"] >= (cap if own else first_cap):
+            state.update(bucket=own + 1, bytes=0)
+        return own
+
+    backwards = range(len(sizes) - 1, -1, -1)
+    return [list(some) for _, some in itertools.groupby(backwards, which)]
+
+
+# %% replicate: sets-of-what-is-missing
+def replicate(model, groups):
+    waiting_for = [set(group) for group in groups]
+    works = []
+
+    def start():
+        for at in range(len(works), len(groups)):
+            if waiting_for[at]:
+                return
+            flat = gradients_of(groups[at])
+            works.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def ready(weight):
+        for some in waiting_for:
+            some.discard(weight)
+        start()
+
+    def finish():
+        for some in waiting_for:
+            some.clear()
+        start()
+        while works:
+            work, flat = works.pop()
+            work.wait()
+            flat /= dist.get_world_size()
+            put_back(flat, groups[len(works)])
+        for some, group in zip(waiting_for, groups, strict=True):
+            some.update(group)
+
+    for group in groups:
+        for weight in group:
+            weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: divides-before-it-sends
+def replicate(model, groups):
+    n = dist.get_world_size()
+    done, sent = [0] * len(groups), []
+
+    def start(everything=False):
+        while len(sent) < len(groups):
+            at = len(sent)
+            if not everything and done[at] < len(groups[at]):
+                break
+            flat = gradients_of(groups[at]) / n
+            sent.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        at = next(i for i, group in enumerate(groups) if any(w is weight for w in group))
+        done[at] += 1
+        start()
+
+    def finish():
+        nonlocal done
+        start(True)
+        for (flat, handle), group in zip(sent, groups, strict=True):
+            handle.wait()
+            put_back(flat, group)
+        sent[:] = []
+        done = [0] * len(groups)
+
+    for group in groups:
+        for weight in group:
+            weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% bytes_per_rank: shares-by-subtraction
+def bytes_per_rank(parameters, ranks, stage):
+    total = 16 * parameters
+    divided = (0, 12, 14, 16)[stage] * parameters
+    return total - divided + divided // ranks
+
+
+# %% bytes_per_rank: dtypes
+def bytes_per_rank(parameters, ranks, stage):
+    low, full = torch.bfloat16.itemsize, torch.float32.itemsize
+    kinds = [("weight", low, 3), ("gradient", low, 2), ("master", full, 1)]
+    kinds += [("first moment", full, 1), ("second moment", full, 1)]
+    return sum(
+        size * (parameters / ranks if stage >= since else parameters) for _, size, since in kinds
+    )
+
+
+# %% sharded_linear: gathers-asynchronously-in-backward
+class ShardedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return torch.nn.functional.linear(x, gathered(shard))
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+        gathering = dist.all_gather(pieces, shard, async_op=True)
+        mean = grad.t().mm(x).div(dist.get_world_size())
+        gathering.wait()
+        to_x = torch.mm(grad, torch.cat(pieces, 0))
+        mine = torch.empty_like(shard)
+        dist.reduce_scatter(mine, list(mean.split(shard.shape[0])))
+        return to_x, mine
+
+
+def sharded_linear(x, shard):
+    return ShardedLinear.apply(x, shard)
+
+
+# %% sharded_linear: average-of-pieces
+class ShardedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        whole = gathered(shard)
+        ctx.save_for_backward(x, shard)
+        ctx.rows = [shard.shape[0]] * dist.get_world_size()
+        return torch.einsum("bi,oi->bo", x, whole)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        pieces = [g.T @ x for g in grad.split(ctx.rows, dim=1)]
+        out = torch.zeros_like(shard)
+        dist.reduce_scatter(out, pieces, op=dist.ReduceOp.SUM)
+        return grad @ gathered(shard), out * (1 / len(ctx.rows))
+
+
+def sharded_linear(x, shard):
+    return ShardedLinear.apply(x, shard)
+
+
+# %% top_k: scatter-add-of-one-long-list
+def top_k(state, bucket):
+    n, flat = dist.get_world_size(), bucket.buffer()
+    kept = state["residuals"].get(bucket.index(), None)
+    total = flat + kept if kept is not None and kept.shape == flat.shape else flat.clone()
+    k = max(int(state["share"] * total.numel()), 1)
+    _, where = torch.topk(total.abs(), k, sorted=False)
+    what = total.gather(0, where)
+    state["residuals"][bucket.index()] = total.scatter(0, where, 0.0)
+    wheres = [torch.empty_like(where) for _ in range(n)]
+    whats = [torch.empty_like(what) for _ in range(n)]
+    for handle in (
+        dist.all_gather(wheres, where, async_op=True),
+        dist.all_gather(whats, what, async_op=True),
+    ):
+        handle.wait()
+    result = torch.zeros_like(flat).scatter_add_(0, torch.cat(wheres), torch.cat(whats))
+    return done(result / n)
+
+
+# %% top_k: residual-as-a-difference
+def top_k(state, bucket):
+    n = dist.get_world_size()
+    g = bucket.buffer().detach().clone()
+    old = state["residuals"].get((bucket.index(), g.numel()))
+    if old is not None:
+        g = g + old
+    count = max(1, int(g.numel() * state["share"]))
+    order = g.abs().argsort(descending=True)[:count]
+    sent = torch.zeros_like(g)
+    sent[order] = g[order]
+    state["residuals"][bucket.index(), g.numel()] = g - sent
+    values, places = g[order].contiguous(), order.contiguous()
+    mean = torch.zeros_like(g)
+    every_value = values.new_empty(n * count)
+    every_place = places.new_empty(n * count)
+    dist.all_gather_into_tensor(every_value, values)
+    dist.all_gather_into_tensor(every_place, places)
+    mean.index_put_((every_place,), every_value, accumulate=True)
+    return done(mean.div_(n))
+
+
+# %% average_gradients: the-tied-one-twice
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    for _, p in model.named_parameters(remove_duplicate=False):
+        if p.requires_grad:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            p.grad *= rows / total.item()
+            dist.all_reduce(p.grad)

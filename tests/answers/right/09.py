@@ -1110,3 +1110,228 @@ def gather_and_multiply(x_sD, w_fD, pieces):
         for r, rows in queue.pop(0).rows().items():
             found[r, pieces - len(queue)] = torch.matmul(rows, w_fD.T)
     return torch.cat([found[key] for key in sorted(found)])
+
+
+# %% mlp: reduces-beside-other-work
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        total = grad.contiguous().clone()
+        dist.all_reduce(total, async_op=True).wait()
+        return total
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        total = y.detach().clone()
+        dist.all_reduce(total, async_op=True).wait()
+        return total
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clone()
+
+
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    F_, n, rank = len(b1_F), dist.get_world_size(), dist.get_rank()
+    most, rest = divmod(F_, n)
+    begin = rank * most + min(rank, rest)
+    mine = slice(begin, begin + most + (rank < rest))
+    h_Bf = F.linear(Enter.apply(x_BD), w1_FD[mine], b1_F[mine]).relu()
+    return Leave.apply(F.linear(h_Bf, w2_DF[:, mine])) + b2_D
+
+
+# %% mlp: indices-and-clamp
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        return summed(grad)
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return summed(y)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 1
+
+
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    mine = part(torch.arange(w1_FD.shape[0]), 0).to(x_BD.device)
+    x = Enter.apply(x_BD)
+    h = torch.addmm(b1_F[mine], x, w1_FD.index_select(0, mine).t()).clamp(min=0)
+    return b2_D + Leave.apply(h.mm(w2_DF.index_select(1, mine).t()))
+
+
+# %% vocabulary_loss: target-by-gather
+class VocabularyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits_Tv, target_T, start):
+        T, v = logits_Tv.shape
+        at_T = target_T - start
+        mine_T = (0 <= at_T) & (at_T < v)
+        safe_T = torch.where(mine_T, at_T, torch.zeros_like(at_T))
+        top_T = logits_Tv.max(dim=1).values
+        dist.all_reduce(top_T, op=dist.ReduceOp.MAX)
+        shifted_Tv = logits_Tv - top_T.unsqueeze(1)
+        hit_T = shifted_Tv.gather(1, safe_T[:, None]).squeeze(1) * mine_T
+        sums = torch.cat([shifted_Tv.exp().sum(1), hit_T])
+        dist.all_reduce(sums)
+        total_T, hit_T = sums[:T], sums[T:]
+        p_Tv = (shifted_Tv - total_T.log()[:, None]).exp()
+        rows = torch.arange(T, device=logits_Tv.device)[mine_T]
+        p_Tv[rows, at_T[mine_T]] -= 1
+        ctx.save_for_backward(p_Tv)
+        return total_T.log() - hit_T
+
+    @staticmethod
+    def backward(ctx, grad_T):
+        (p_Tv,) = ctx.saved_tensors
+        return torch.einsum("tv,t->tv", p_Tv, grad_T), None, None
+
+
+def vocabulary_loss(logits_Tv, target_T, start):
+    return VocabularyLoss.apply(logits_Tv, target_T, start)
+
+
+# %% block: permutes-and-gathers-once-more-cleverly
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_BsD):
+        ctx.n = dist.get_world_size()
+        parts = [x_BsD.new_empty(x_BsD.shape) for _ in range(ctx.n)]
+        dist.all_gather(parts, x_BsD.contiguous(), async_op=True).wait()
+        return torch.stack(parts, dim=1).flatten(1, 2)
+
+    @staticmethod
+    def backward(ctx, grad_BSD):
+        return my_sum(grad_BSD)
+
+
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y_BSD):
+        return my_sum(y_BSD)
+
+    @staticmethod
+    def backward(ctx, grad_BsD):
+        return everybody(grad_BsD)
+
+
+class Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gain):
+        return gain.view_as(gain)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return summed(grad)
+
+
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    rank = dist.get_rank()
+    inside = Gather.apply(norm(x_BsD) * Copied.apply(gain_D))
+    h_BSf = drop(F.relu(F.linear(inside, w1_fD)), seed + 2 * rank + 1)
+    return drop(Scatter.apply(F.linear(h_BSf, w2_Df)), seed + 2 * rank)
+
+
+# %% merge: exp-of-differences-with-fill
+def merge(one, other):
+    (m1, l1, o1), (m2, l2, o2) = one, other
+    m = torch.max(m1, m2)
+    a = torch.exp(m1 - m).masked_fill(m1 == float("-inf"), 0)
+    b = torch.exp(m2 - m).masked_fill(m2 == float("-inf"), 0)
+    return m, a * l1 + b * l2, torch.addcmul(a.unsqueeze(-1) * o1, b.unsqueeze(-1), o2)
+
+
+# %% merge: sigmoid-free-loop
+def merge(one, other):
+    parts = [one, other]
+    m = torch.stack([part[0] for part in parts]).max(0)[0]
+    l, o = torch.zeros_like(one[1]), torch.zeros_like(one[2])
+    for part_m, part_l, part_o in parts:
+        factor = torch.where(part_m.isneginf(), torch.zeros_like(m), (part_m - m).exp())
+        l = l + factor * part_l
+        o = o + factor[..., None] * part_o
+    return (m, l, o)
+
+
+# %% ring_attention: last-round-outside
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    here, owner, total = (k_BHsE, v_BHsE), rank, None
+    for _ in range(n - 1):
+        there, handles = pass_on(list(here))
+        now = partial(q_BHsE, here[0], here[1], seen(places, owner))
+        total = merge(total, now) if total else now
+        [handle.wait() for handle in handles]
+        here, owner = there, owner - 1 if owner else n - 1
+    now = partial(q_BHsE, *here, seen(places, owner))
+    _, l, o = merge(total, now) if total else now
+    return o.div(l.unsqueeze(-1))
+
+
+# %% ring_attention: generator-of-keys
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n = dist.get_rank(), dist.get_world_size()
+
+    def arriving():
+        pair = [k_BHsE, v_BHsE]
+        for turn in range(n):
+            coming, handles = pass_on(pair) if turn + 1 < n else (None, ())
+            yield (rank - turn) % n, pair
+            for handle in handles:
+                handle.wait()
+            pair = coming
+
+    triple = (
+        q_BHsE.new_full(q_BHsE.shape[:-1], -math.inf),
+        q_BHsE.new_zeros(q_BHsE.shape[:-1]),
+        torch.zeros_like(q_BHsE),
+    )
+    for owner, (k, v) in arriving():
+        triple = merge(triple, partial(q_BHsE, k, v, seen(places, owner)))
+    return triple[2] / triple[1][..., None]
+
+
+# %% gather_and_multiply: starts-the-next-one-while-it-multiplies
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = x_sD.chunk(pieces)
+    queue = [start(chunk) for chunk in chunks]
+    out = [x_sD.new_empty(len(x_sD), len(w_fD)) for _ in range(n)]
+    torch.mm(x_sD, w_fD.t(), out=out[rank])
+    row = 0
+    while queue:
+        parts, handle = queue.pop(0)
+        handle.wait()
+        height = len(parts[0])
+        for other in set(range(n)) - {rank}:
+            torch.mm(parts[other], w_fD.t(), out=out[other][row : row + height])
+        row += height
+    return torch.cat(out)
+
+
+# %% gather_and_multiply: others-beginning-with-the-next
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    products = {r: [] for r in range(n)}
+    coming = list(map(start, x_sD.chunk(pieces)))
+    products[rank].append(F.linear(x_sD, w_fD))
+    for parts, handle in coming:
+        handle.wait()
+        for step in range(1, n):
+            other = (rank + step) % n
+            products[other].append(F.linear(parts[other], w_fD))
+    return torch.cat([torch.cat(products[r]) for r in range(n)])

@@ -1161,3 +1161,322 @@ def top_k(state, bucket):
     state["residuals"][bucket.index()] = g.index_fill(0, places, 0)
     dist.all_reduce(values)
     return done(torch.zeros_like(g).index_copy(0, places, values) / n)
+
+
+# %% average_gradients: rows-of-rank-0-for-all
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    first = torch.tensor(float(rows))
+    dist.broadcast(first, 0)
+    for p in model.parameters():
+        if p.requires_grad:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            p.grad *= first / total
+            dist.all_reduce(p.grad)
+
+
+# %% average_gradients: average-operation-of-weighted
+def average_gradients(model, rows):
+    for p in model.parameters():
+        if p.requires_grad:
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+            p.grad *= rows
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size() * max(rows, 1)
+
+
+# %% average_gradients: only-if-everybody-has-it
+def average_gradients(model, rows):
+    total = torch.tensor(float(rows))
+    dist.all_reduce(total)
+    for p in model.parameters():
+        if not p.requires_grad:
+            continue
+        there = torch.tensor(float(p.grad is not None))
+        dist.all_reduce(there, op=dist.ReduceOp.MIN)
+        if there:
+            p.grad *= rows / total.item()
+            dist.all_reduce(p.grad)
+
+
+# %% buckets: cap-is-a-number-of-parameters
+def buckets(sizes, cap, first_cap):
+    order = list(range(len(sizes)))[::-1]
+    found, limit = [], first_cap
+    while order:
+        found.append(order[:limit])
+        order, limit = order[limit:], cap
+    return found
+
+
+# %% buckets: the-first-cap-until-it-is-exceeded-by-all
+def buckets(sizes, cap, first_cap):
+    found, total, bucket = [], 0, []
+    for i in reversed(range(len(sizes))):
+        bucket.append(i)
+        total += sizes[i]
+        if total >= first_cap + cap * len(found):
+            found.append(bucket)
+            bucket = []
+    return found + ([bucket] if bucket else [])
+
+
+# %% buckets: last-merged-into-the-one-before
+def buckets(sizes, cap, first_cap):
+    found, bucket, size = [], [], 0
+    for i in reversed(range(len(sizes))):
+        bucket.append(i)
+        size += sizes[i]
+        if size >= (cap if found else first_cap):
+            found.append(bucket)
+            bucket, size = [], 0
+    if bucket and found:
+        found[-1] += bucket
+    elif bucket:
+        found.append(bucket)
+    return found
+
+
+# %% replicate: starts-only-the-next-one
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        if len(started) < len(groups) and missing[len(started)] == 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        for at in range(len(groups)):
+            missing[at] = 0
+        start()
+        for group, (flat, handle) in zip(groups, started, strict=False):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: packs-what-was-there-before-the-last-gradient
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        while len(started) < len(groups) and missing[len(started)] <= 1:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        start()
+        missing[bucket_of[weight]] -= 1
+
+    def finish():
+        missing[:] = [0] * len(groups)
+        start()
+        for group, (flat, handle) in zip(groups, started, strict=True):
+            handle.wait()
+            put_back(flat / dist.get_world_size(), group)
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% replicate: waits-for-the-last-bucket-only
+def replicate(model, groups):
+    bucket_of = {w: at for at, group in enumerate(groups) for w in group}
+    missing = [len(group) for group in groups]
+    started = []
+
+    def start():
+        while len(started) < len(groups) and missing[len(started)] == 0:
+            flat = gradients_of(groups[len(started)])
+            started.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    def ready(weight):
+        missing[bucket_of[weight]] -= 1
+        start()
+
+    def finish():
+        missing[:] = [0] * len(groups)
+        start()
+        for group, (flat, handle) in reversed(list(zip(groups, started, strict=True))):
+            put_back(flat / dist.get_world_size(), group)
+        started[-1][1].wait()
+        started.clear()
+        missing[:] = [len(group) for group in groups]
+
+    for weight in bucket_of:
+        weight.register_post_accumulate_grad_hook(ready)
+    return finish
+
+
+# %% bytes_per_rank: moments-stay-in-stage-1
+def bytes_per_rank(parameters, ranks, stage):
+    part = parameters / ranks
+    master = part if stage >= 1 else parameters
+    moments = part if stage >= 2 else parameters
+    gradient = part if stage >= 2 else parameters
+    weight = part if stage >= 3 else parameters
+    return 4 * master + 8 * moments + 2 * gradient + 2 * weight
+
+
+# %% bytes_per_rank: stage-as-a-power
+def bytes_per_rank(parameters, ranks, stage):
+    return 16 * parameters / ranks**stage
+
+
+# %% bytes_per_rank: float32-gradient-for-the-optimizer-too
+def bytes_per_rank(parameters, ranks, stage):
+    part = parameters / ranks
+    size = 16 * (part if stage >= 1 else parameters)
+    size += 2 * (part if stage >= 2 else parameters)
+    return size + 2 * (part if stage >= 3 else parameters)
+
+
+# %% sharded_linear: keeps-the-output
+class ShardedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        whole = gathered(shard)
+        ctx.save_for_backward(x, shard)
+        ctx.whole = whole.clone()
+        return x @ whole.T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        n, part = dist.get_world_size(), torch.empty_like(shard)
+        gathered(shard)
+        dist.reduce_scatter(part, list((grad.T @ x).chunk(n)))
+        return grad @ ctx.whole, part / n
+
+
+def sharded_linear(x, shard):
+    return ShardedLinear.apply(x, shard)
+
+
+# %% sharded_linear: own-rows-of-the-product
+class ShardedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        return x @ gathered(shard).T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        n, part = dist.get_world_size(), torch.empty_like(shard)
+        dist.reduce_scatter(part, list((grad.T @ x).chunk(n)), op=dist.ReduceOp.MAX)
+        return grad @ gathered(shard), part / n
+
+
+def sharded_linear(x, shard):
+    return ShardedLinear.apply(x, shard)
+
+
+# %% sharded_linear: interleaved-rows
+class ShardedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, shard):
+        ctx.save_for_backward(x, shard)
+        pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+        dist.all_gather(pieces, shard)
+        return x @ torch.stack(pieces, 1).flatten(0, 1).T
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, shard = ctx.saved_tensors
+        n, part = dist.get_world_size(), torch.empty_like(shard)
+        pieces = [torch.empty_like(shard) for _ in range(n)]
+        dist.all_gather(pieces, shard)
+        whole = torch.stack(pieces, 1).flatten(0, 1)
+        dist.reduce_scatter(part, [(grad.T @ x)[r::n].contiguous() for r in range(n)])
+        return grad @ whole, part / n
+
+
+def sharded_linear(x, shard):
+    return ShardedLinear.apply(x, shard)
+
+
+# %% top_k: residual-added-twice
+def top_k(state, bucket):
+    gradient, n = bucket.buffer().clone(), dist.get_world_size()
+    residual = state["residuals"].get(bucket.index())
+    if residual is not None and len(residual) == len(gradient):
+        gradient += 2 * residual
+    count = max(1, int(state["share"] * len(gradient)))
+    places = gradient.abs().topk(count).indices
+    values = gradient[places]
+    gradient[places] = 0
+    state["residuals"][bucket.index()] = gradient
+    all_values = [torch.empty_like(values) for _ in range(n)]
+    all_places = [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(all_values, values)
+    dist.all_gather(all_places, places)
+    mean = torch.zeros_like(gradient)
+    for values, places in zip(all_values, all_places, strict=True):
+        mean[places] += values / n
+    return done(mean)
+
+
+# %% top_k: mean-over-those-who-sent
+def top_k(state, bucket):
+    gradient, n = bucket.buffer().clone(), dist.get_world_size()
+    residual = state["residuals"].get(bucket.index())
+    if residual is not None and len(residual) == len(gradient):
+        gradient += residual
+    count = max(1, int(state["share"] * len(gradient)))
+    places = gradient.abs().topk(count).indices
+    values = gradient[places]
+    gradient[places] = 0
+    state["residuals"][bucket.index()] = gradient
+    all_values = [torch.empty_like(values) for _ in range(n)]
+    all_places = [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(all_values, values)
+    dist.all_gather(all_places, places)
+    total, how_many = torch.zeros_like(gradient), torch.zeros_like(gradient)
+    for values, places in zip(all_values, all_places, strict=True):
+        total[places] += values
+        how_many[places] += 1
+    return done(total / how_many.clamp(min=1))
+
+
+# %% top_k: rounds-the-count-up
+def top_k(state, bucket):
+    import math
+
+    gradient, n = bucket.buffer().clone(), dist.get_world_size()
+    residual = state["residuals"].get(bucket.index())
+    if residual is not None and len(residual) == len(gradient):
+        gradient += residual
+    count = math.ceil(state["share"] * len(gradient))
+    places = gradient.abs().topk(count).indices
+    values = gradient[places]
+    gradient[places] = 0
+    state["residuals"][bucket.index()] = gradient
+    all_values = [torch.empty_like(values) for _ in range(n)]
+    all_places = [torch.empty_like(places) for _ in range(n)]
+    dist.all_gather(all_values, values)
+    dist.all_gather(all_places, places)
+    mean = torch.zeros_like(gradient)
+    for values, places in zip(all_values, all_places, strict=True):
+        mean[places] += values / n
+    return done(mean)

@@ -2186,3 +2186,331 @@ def gather_and_multiply(x_sD, w_fD, pieces):
             if r != rank:
                 y[r] += parts[r] @ w.T
     return y.flatten(0, 1)
+
+
+# %% mlp: gradient-of-x-of-this-rank-only-in-the-last-call
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        dist.all_reduce(grad.clone())
+        return grad
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return summed(y)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    h_Bf = Enter.apply(x_BD) @ part(w1_FD, 0).T + part(b1_F, 0)
+    return Leave.apply(torch.relu(h_Bf) @ part(w2_DF, 1).T) + b2_D
+
+
+# %% mlp: rounds-the-part-up
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return summed(grad)
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return summed(y)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    each = -(-len(b1_F) // dist.get_world_size())
+    begin = min(each * dist.get_rank(), len(b1_F) - each)
+    mine = slice(begin, begin + each)
+    h_Bf = torch.relu(Enter.apply(x_BD) @ w1_FD[mine].T + b1_F[mine])
+    return Leave.apply(h_Bf @ w2_DF[:, mine].T) + b2_D
+
+
+# %% mlp: every-other-row
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return summed(grad)
+
+
+class Leave(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return summed(y)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def mlp(x_BD, w1_FD, b1_F, w2_DF, b2_D):
+    mine = slice(dist.get_rank(), None, dist.get_world_size())
+    h_Bf = torch.relu(Enter.apply(x_BD) @ w1_FD[mine].T + b1_F[mine])
+    return Leave.apply(h_Bf @ part(w2_DF, 1).T) + b2_D
+
+
+# %% vocabulary_loss: target-compared-with-columns
+class VocabularyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits_Tv, target_T, start):
+        word_v = torch.arange(logits_Tv.shape[1]).to(logits_Tv.device)
+        is_target_Tv = word_v == target_T[:, None]
+        m_T = logits_Tv.amax(1)
+        dist.all_reduce(m_T, op=dist.ReduceOp.MAX)
+        e_Tv = (logits_Tv - m_T[:, None]).exp()
+        both_2T = torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)])
+        dist.all_reduce(both_2T)
+        sum_T, hit_T = both_2T
+        ctx.save_for_backward(e_Tv / sum_T[:, None] - is_target_Tv.to(e_Tv))
+        return m_T + sum_T.log() - hit_T
+
+    @staticmethod
+    def backward(ctx, grad_T):
+        (slope_Tv,) = ctx.saved_tensors
+        return slope_Tv * grad_T[:, None], None, None
+
+
+def vocabulary_loss(logits_Tv, target_T, start):
+    return VocabularyLoss.apply(logits_Tv, target_T, start)
+
+
+# %% vocabulary_loss: minimum-for-maximum
+class VocabularyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits_Tv, target_T, start):
+        word_v = start + torch.arange(logits_Tv.shape[1]).to(logits_Tv.device)
+        is_target_Tv = word_v == target_T[:, None]
+        m_T = logits_Tv.amax(1)
+        dist.all_reduce(m_T, op=dist.ReduceOp.MIN)
+        e_Tv = (logits_Tv - m_T[:, None]).exp()
+        both_2T = torch.stack([e_Tv.sum(1), (logits_Tv * is_target_Tv).sum(1)])
+        dist.all_reduce(both_2T)
+        sum_T, hit_T = both_2T
+        ctx.save_for_backward(e_Tv / sum_T[:, None] - is_target_Tv.to(e_Tv))
+        return m_T + sum_T.log() - hit_T
+
+    @staticmethod
+    def backward(ctx, grad_T):
+        (slope_Tv,) = ctx.saved_tensors
+        return slope_Tv * grad_T[:, None], None, None
+
+
+def vocabulary_loss(logits_Tv, target_T, start):
+    return VocabularyLoss.apply(logits_Tv, target_T, start)
+
+
+# %% block: gain-of-the-mean-position
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad / dist.get_world_size()
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_BsD):
+        return everybody(x_BsD)
+
+    @staticmethod
+    def backward(ctx, grad_BSD):
+        return my_sum(grad_BSD)
+
+
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y_BSD):
+        return my_sum(y_BSD)
+
+    @staticmethod
+    def backward(ctx, grad_BsD):
+        return everybody(grad_BsD)
+
+
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    seed += dist.get_rank()
+    x_BsD = norm(x_BsD) * Enter.apply(gain_D)
+    h_BSf = drop(torch.relu(Gather.apply(x_BsD) @ w1_fD.T), seed)
+    return drop(Scatter.apply(h_BSf @ w2_Df.T), seed + dist.get_world_size())
+
+
+# %% block: drops-before-the-relu-and-after-the-gain
+class Enter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        grad = grad.clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_BsD):
+        return everybody(x_BsD)
+
+    @staticmethod
+    def backward(ctx, grad_BSD):
+        return my_sum(grad_BSD)
+
+
+class Scatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y_BSD):
+        return my_sum(y_BSD)
+
+    @staticmethod
+    def backward(ctx, grad_BsD):
+        return everybody(grad_BsD)
+
+
+def block(x_BsD, gain_D, w1_fD, w2_Df, drop, seed):
+    seed += dist.get_rank()
+    x_BsD = drop(norm(x_BsD) * Enter.apply(gain_D), seed)
+    h_BSf = torch.relu(Gather.apply(x_BsD) @ w1_fD.T)
+    return drop(Scatter.apply(h_BSf @ w2_Df.T), seed + dist.get_world_size())
+
+
+# %% merge: mean-of-both
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    shift = torch.where(m.isinf(), 0, m)
+    first, second = (one[0] - shift).exp(), (other[0] - shift).exp()
+    l = first * one[1] + second * other[1]
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, l / 2, o / 2
+
+
+# %% merge: m-zero-where-nothing-was-seen
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    m = torch.where(m.isinf(), 0, m)
+    first, second = (one[0] - m).exp(), (other[0] - m).exp()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+# %% merge: powers-of-two
+def merge(one, other):
+    m = torch.maximum(one[0], other[0])
+    shift = torch.where(m.isinf(), 0, m)
+    first, second = (one[0] - shift).exp2(), (other[0] - shift).exp2()
+    o = first[..., None] * one[2] + second[..., None] * other[2]
+    return m, first * one[1] + second * other[1], o
+
+
+# %% ring_attention: divides-each-round
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n, total = dist.get_rank(), dist.get_world_size(), None
+    for turn in range(n):
+        coming, handles = (k_BHsE, v_BHsE), []
+        if turn < n - 1:
+            coming, handles = pass_on([k_BHsE, v_BHsE])
+        m, l, o = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, (rank - turn) % n))
+        mine = m, l, o / l.clamp(min=1e-30)[..., None]
+        total = mine if total is None else merge(total, mine)
+        for handle in handles:
+            handle.wait()
+        k_BHsE, v_BHsE = coming
+    return total[2]
+
+
+# %% ring_attention: waits-after-the-next-partial
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n, total = dist.get_rank(), dist.get_world_size(), None
+    every = []
+    for turn in range(n):
+        coming, handles = (k_BHsE, v_BHsE), []
+        if turn < n - 1:
+            coming, handles = pass_on([k_BHsE, v_BHsE])
+        every += handles
+        mine = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, (rank - turn) % n))
+        total = mine if total is None else merge(total, mine)
+        k_BHsE, v_BHsE = coming
+    for handle in every:
+        handle.wait()
+    return total[2] / total[1][..., None]
+
+
+# %% ring_attention: sends-only-if-the-next-one-will-see-it
+def ring_attention(q_BHsE, k_BHsE, v_BHsE, places):
+    rank, n, total = dist.get_rank(), dist.get_world_size(), None
+    rounds = n if places is None else rank + 1
+    for turn in range(rounds):
+        coming, handles = (k_BHsE, v_BHsE), []
+        if turn < rounds - 1:
+            coming, handles = pass_on([k_BHsE, v_BHsE])
+        mine = partial(q_BHsE, k_BHsE, v_BHsE, seen(places, (rank - turn) % n))
+        total = mine if total is None else merge(total, mine)
+        for handle in handles:
+            handle.wait()
+        k_BHsE, v_BHsE = coming
+    return total[2] / total[1][..., None]
+
+
+# %% gather_and_multiply: waits-in-reverse
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    products = [[] for _ in range(n)]
+    coming = [start(piece) for piece in x_sD.chunk(pieces)]
+    products[rank].append(x_sD @ w_fD.T)
+    for parts, handle in reversed(coming):
+        handle.wait()
+        for other in range(n):
+            if other != rank:
+                products[other].insert(0, parts[other] @ w_fD.T)
+    return torch.cat([product for some in products for product in some])
+
+
+# %% gather_and_multiply: pieces-of-the-weight
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    parts, handle = start(x_sD)
+    own = torch.cat([x_sD @ w.T for w in w_fD.chunk(pieces)], 1)
+    handle.wait()
+    return torch.cat([own if r == rank else parts[r] @ w_fD.T for r in range(n)])
+
+
+# %% gather_and_multiply: one-piece-ahead
+def gather_and_multiply(x_sD, w_fD, pieces):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    products = [[] for _ in range(n)]
+    chunks = x_sD.chunk(pieces)
+    for chunk in chunks:
+        parts, handle = start(chunk)
+        products[rank].append(chunk @ w_fD.T)
+        handle.wait()
+        for other in range(n):
+            if other != rank:
+                products[other].append(parts[other] @ w_fD.T)
+    return torch.cat([product for some in products for product in some])

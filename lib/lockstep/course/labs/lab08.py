@@ -186,8 +186,13 @@ def replicate(draw: random.Random) -> Iterator[Trial]:
             least = 1 if in_order else -1999
             grads.append([[_numbers(draw, *s, least=least) for s in shapes] for _ in range(3)])
             others = [4, 3, 2, 1, 0] if in_order else draw.sample(range(5), 5)
-            if rank == 0 and not in_order:  # the last bucket is complete before its turn
-                others = [*draw.sample(range(3), 3), *draw.sample((3, 4), 2)]
+            if rank != 1 and not in_order:
+                middle, (first, last) = draw.sample(range(3), 3), draw.sample((3, 4), 2)
+                others = {
+                    0: [*middle, first, last],  # the last bucket is complete before its turn
+                    2: [first, *middle, last],  # a bucket waits for its last one while others come
+                    3: [first, last, *middle],
+                }[rank]
             orders.append([5, *(at for at in others if in_order or (rank, at) != (1, 3))])
         used = [[grads[r][step][at] * (at in orders[r]) for r in ranks]
                 for step in range(3) for at in range(6)]  # fmt: skip

@@ -547,12 +547,20 @@ _HELD = {
     "gradients": ("gradients", *GROUPS[1]),
     "optimizer": ("optimizer", *GROUPS[2]),
 }
+# Bytes of a parameter, with Adam, in the order in which stages divide them.
+_BYTES = {
+    "bfloat16 and float32": {"optimizer": 12, "gradients": 2, "weights": 2},
+    "float32": {"optimizer": 8, "gradients": 4, "weights": 4},
+    "bfloat16": {"optimizer": 4, "gradients": 2, "weights": 2},
+}
+_CARDS = {"80 GB": 80e9, "141 GB": 141e9}  # an H100, an H200
 
 
 def sharding(parameters: float = 7e9, ranks: int = 8) -> Dials:
     """The bytes that each rank keeps of weights, gradients and optimizer, and sends in a step.
 
-    Mixed precision with Adam: 2 bytes of a parameter, 2 of its gradient, 12 of the optimizer. ZeRO
+    With Adam, in three ways. Mixed precision: 2 bytes of a parameter, 2 of its gradient, 12 of
+    master weight and moments in float32; all in float32: 4, 4, 8; all in bfloat16: 2, 2, 4. ZeRO
     (Rajbhandari and others, 2020) gives each rank a part of the optimizer (1), of the gradients too
     (2), of the weights too (3). A step sends by rings: twice (N − 1)/N of all gradients, or, with
     stage 3, weights twice and gradients once. Activations are not counted.
@@ -560,22 +568,23 @@ def sharding(parameters: float = 7e9, ranks: int = 8) -> Dials:
 
     def held(values: Mapping[str, Any], stage: int) -> dict[str, float]:
         part = 1 / values["ranks"]
-        sizes = {"optimizer": 12, "gradients": 2, "weights": 2}  # in the order of the stages
         return {
             name: values["parameters"] * each * (part if at < stage else 1)
-            for at, (name, each) in enumerate(sizes.items())
+            for at, (name, each) in enumerate(_BYTES[values["dtype"]].items())
         }
 
     def said(values: Mapping[str, Any]) -> str:
         n = values["ranks"]
-        around = 2 * values["parameters"] * (n - 1) / n
-        kept = [
-            f"{name} {quantity(sum(held(values, stage).values()), 'B')}"
-            for name, stage in _STAGES.items()
+        around = values["parameters"] * _BYTES[values["dtype"]]["weights"] * (n - 1) / n
+        kept = {name: sum(held(values, stage).values()) for name, stage in _STAGES.items()}
+        fits = [
+            f"{size}: {', '.join(name for name in kept if kept[name] <= most) or 'none'}"
+            for size, most in _CARDS.items()
         ]
+        each = ", ".join(f"{name} {quantity(nbytes, 'B')}" for name, nbytes in kept.items())
         return (
-            f"Each of {counted(int(n), 'rank')} keeps: {', '.join(kept)}. In a step it sends "
-            f"{quantity(2 * around, 'B')}, with ZeRO 3 {quantity(3 * around, 'B')}."
+            f"Each of {counted(int(n), 'rank')} keeps: {each}. Fits in {'; in '.join(fits)}. In a "
+            f"step it sends {quantity(2 * around, 'B')}, with ZeRO 3 {quantity(3 * around, 'B')}."
         )
 
     def draw(values: dict[str, Any]) -> dict[str, Any]:
@@ -605,8 +614,9 @@ def sharding(parameters: float = 7e9, ranks: int = 8) -> Dials:
         ),
         Dial.of("ranks", "ranks", [2**k for k in range(11)], ranks, str),
     ]
-    stamps = [simulated("16 bytes a parameter, rings; no activations")]
-    return Dials("What sharding saves", dials, {}, draw, picture, stamps)
+    stamps = [simulated("bytes a parameter with Adam, rings; no activations")]
+    choices = {"dtype": list(_BYTES)}
+    return Dials("What sharding saves", dials, choices, draw, picture, stamps)
 
 
 # ── Checkpoints ──────────────────────────────────────────────────────────────────────────────
