@@ -985,3 +985,268 @@ class StoreGroup(dist.ProcessGroup):
             self.store.set(key + "result", pickle.dumps(result))
         x.copy_(pickle.loads(self.store.get(key + "result")))
         return DoneWork()
+
+
+# %% local_gpu: index-of-a-device
+def local_gpu(env):
+    return torch.device("cuda", int(env["LOCAL_RANK"])).index
+
+
+# %% local_gpu: found-among-the-items
+def local_gpu(env):
+    return next(int(value) for name, value in env.items() if name == "LOCAL_RANK")
+
+
+# %% local_gpu: place-in-the-range-of-the-node
+def local_gpu(env):
+    places = {str(place): place for place in range(int(env["LOCAL_WORLD_SIZE"]))}
+    return places[env["LOCAL_RANK"]]
+
+
+# %% meet: waits-for-all-keys-first
+def meet(store, rank, world_size, address):
+    keys = [f"where/{r:04}" for r in range(world_size)]
+    store.set(keys[rank], address)
+    store.wait(keys)
+    return [store.get(key).decode("utf-8") for key in keys]
+
+
+# %% meet: rank-0-tells-all
+def meet(store, rank, world_size, address):
+    if rank:
+        store.set(f"from {rank}", address)
+    else:
+        others = [store.get(f"from {r}").decode() for r in range(1, world_size)]
+        store.set("all", json.dumps([address, *others]))
+    return json.loads(store.get("all"))
+
+
+# %% meet: looks-again-and-again
+def meet(store, rank, world_size, address):
+    store.set(str(rank), address)
+    found = {}
+    while len(found) < world_size:
+        for r in range(world_size):
+            if r not in found and store.check([str(r)]):
+                found[r] = store.get(str(r)).decode()
+        time.sleep(0.001)
+    return [found[r] for r in range(world_size)]
+
+
+# %% store_barrier: waits-for-the-last-number
+def store_barrier(store, name, world_size):
+    number = store.add(f"{name}/count", 1)
+    store.set(f"{name}/{number}", "")
+    store.wait([f"{name}/{world_size}"])
+
+
+# %% store_barrier: waits-for-every-number
+def store_barrier(store, name, world_size):
+    number = store.add(f"{name}:count", 1)
+    store.set(f"{name}:came:{number}", "yes")
+    store.wait([f"{name}:came:{n}" for n in range(1, world_size + 1)])
+
+
+# %% store_barrier: get-of-the-open-door
+def store_barrier(store, name, world_size):
+    count, door = f"barrier/{name}/count", f"barrier/{name}/door"
+    if store.add(count, 1) < world_size:
+        store.get(door)
+    else:
+        store.set(door, b"open")
+
+
+# %% axis_groups: two-axes-swapped
+def axis_groups(sizes, axis):
+    grid = np.arange(math.prod(sizes.values())).reshape(*sizes.values())
+    swapped = grid.swapaxes(list(sizes).index(axis), -1)
+    return swapped.reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: by-stride-and-remainder
+def axis_groups(sizes, axis):
+    names = list(sizes)
+    total = math.prod(sizes.values())
+    stride = math.prod([sizes[name] for name in names[names.index(axis) + 1 :]])
+    groups = collections.defaultdict(list)
+    for rank in range(total):
+        groups[rank // (stride * sizes[axis]), rank % stride].append(rank)
+    return [*groups.values()]
+
+
+# %% axis_groups: coordinates-by-itertools
+def axis_groups(sizes, axis):
+    at = [*sizes].index(axis)
+    places = itertools.product(*map(range, sizes.values()))
+    groups = {}
+    for rank, place in enumerate(places):
+        others = place[:at] + place[at + 1 :]
+        groups[others] = groups.get(others, []) + [rank]
+    return list(reversed(groups.values()))
+
+
+# %% make_groups: subgroups-by-enumeration
+def make_groups(groups):
+    mine, _ = dist.new_subgroups_by_enumeration(groups)
+    return mine
+
+
+# %% make_groups: dictionary-of-ranks
+def make_groups(groups):
+    of = {}
+    for ranks in groups:
+        of |= dict.fromkeys(ranks, dist.new_group(ranks=ranks))
+    return of[dist.get_rank()]
+
+
+# %% make_groups: picked-from-a-list
+def make_groups(groups):
+    made = list(map(dist.new_group, groups))
+    return next(
+        group for group, ranks in zip(made, groups, strict=True) if dist.get_rank() in ranks
+    )
+
+
+# %% from_first: place-in-the-group
+def from_first(x, group):
+    dist.broadcast(x, group=group, group_src=0)
+
+
+# %% from_first: first-of-the-members
+def from_first(x, group):
+    first, *_ = dist.get_process_group_ranks(group)
+    handle = dist.broadcast(x, first, group, async_op=True)
+    handle.wait()
+    return x
+
+
+# %% from_first: into-a-copy
+def from_first(x, group):
+    got = x.clone()
+    dist.broadcast(got, src=dist.get_global_rank(group, 0), group=group)
+    return got
+
+
+# %% shrink: numbers-by-a-dictionary
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend(dist.group.WORLD)
+    numbers = {old: new for new, old in enumerate(alive)}
+    dist.destroy_process_group(dist.group.WORLD)
+    dist.init_process_group(
+        backend=backend,
+        store=dist.PrefixStore(str(generation), dist.PrefixStore("smaller", store)),
+        rank=numbers[me],
+        world_size=len(numbers),
+    )
+
+
+# %% shrink: those-before-me
+def shrink(store, me, alive, generation):
+    before = list(itertools.takewhile(lambda other: other != me, alive))
+    options = {"rank": len(before), "world_size": len(alive)}
+    options["store"] = dist.PrefixStore(f"world after {generation} losses", store)
+    options["backend"] = dist.get_backend()
+    dist.destroy_process_group()
+    dist.init_process_group(**options)
+
+
+# %% shrink: with-a-barrier-at-the-end
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    prefix = "-".join(map(str, [generation, *alive]))
+    dist.init_process_group(
+        backend, None, None, len(alive), alive.index(me), dist.PrefixStore(prefix, store)
+    )
+    dist.barrier()
+
+
+# %% StoreGroup: rank-0-computes
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        (x,) = tensors
+        call, self.calls = self.calls, self.calls + 1
+        if self.rank():
+            self.store.set(f"{call}/{self.rank()}", pickle.dumps(x))
+        else:
+            for r in range(1, self.size()):
+                part = pickle.loads(self.store.get(f"{call}/{r}"))
+                if opts.reduceOp == dist.ReduceOp.MAX:
+                    torch.maximum(x, part, out=x)
+                else:
+                    x.add_(part)
+            self.store.set(f"{call}/result", pickle.dumps(x))
+        x.copy_(pickle.loads(self.store.get(f"{call}/result")))
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: folded-by-an-operator
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        combine = {True: torch.maximum, False: operator.add}
+        combine = combine[opts.reduceOp == dist.ReduceOp.MAX]
+        key = lambda rank: f"call {self.calls} of rank {rank}"
+        self.store.set(key(self.rank()), pickle.dumps(tensors[0].clone()))
+        parts = (pickle.loads(self.store.get(key(r))) for r in range(self.size()))
+        tensors[0].copy_(functools.reduce(combine, parts))
+        self.calls += 1
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: assigned-by-ellipsis
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        self.calls += 1
+        ranks = [f"{self.calls}/{r}" for r in range(self.size())]
+        self.store.set(ranks[self.rank()], pickle.dumps(tensors[0], protocol=5))
+        everything = torch.stack([pickle.loads(self.store.get(rank)) for rank in ranks])
+        if opts.reduceOp == dist.ReduceOp.MAX:
+            tensors[0][...] = everything.max(dim=0).values
+        else:
+            tensors[0][...] = everything.sum(dim=0)
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True

@@ -1030,3 +1030,288 @@ def transfer(x, src, dst):
         flat = torch.empty(torch.Size(sizes).numel(), dtype=KINDS[kind], device=device)
         dist.recv(flat, src)
         return flat.reshape(sizes)
+
+
+# %% swap_in_turn: list-of-turns
+def swap_in_turn(x, other):
+    theirs = torch.zeros_like(x)
+    turns = [lambda: dist.send(x, other), lambda: dist.recv(theirs, other)]
+    for turn in turns if dist.get_rank() > other else reversed(turns):
+        turn()
+    return theirs
+
+
+# %% swap_in_turn: each-sender-in-order
+def swap_in_turn(x, other):
+    me, theirs = dist.get_rank(), x.clone()
+    for sender in sorted((me, other)):
+        if sender == me:
+            dist.send(x, dst=other)
+        else:
+            dist.recv(theirs, src=other)
+    return theirs
+
+
+# %% swap_in_turn: send-between-two-ifs
+def swap_in_turn(x, other):
+    theirs = x.new_empty(x.shape)
+    first = min(dist.get_rank(), other)
+    if first == other:
+        recv(theirs, other)
+    send(x, other)
+    if first != other:
+        recv(theirs, other)
+    return theirs
+
+
+# %% swap: receive-started-first
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    receiving = dist.irecv(theirs, src=other)
+    sending = dist.isend(x, dst=other)
+    receiving.wait()
+    sending.wait()
+    return theirs
+
+
+# %% swap: batch-by-a-loop-over-calls
+def swap(x, other):
+    theirs = x.clone()
+    ops = [P2POp(call, t, other) for call, t in ((irecv, theirs), (isend, x))]
+    collections.deque((work.wait() for work in batch_isend_irecv(ops)), maxlen=0)
+    return theirs
+
+
+# %% swap: handles-on-an-exit-stack
+def swap(x, other):
+    theirs = torch.full_like(x, 7)
+    with contextlib.ExitStack() as stack:
+        for call, tensor in {isend: x, irecv: theirs}.items():
+            stack.callback(call(tensor, other).wait)
+    return theirs
+
+
+# %% shift: rotated-ring
+def shift(x, by):
+    ring = collections.deque(range(dist.get_world_size()))
+    rank = dist.get_rank()
+    ring.rotate(by)
+    source, to = ring[rank], ring.index(rank)
+    got = x.clone()
+    if source != rank:
+        ops = [dist.P2POp(dist.irecv, got, source), dist.P2POp(dist.isend, x, to)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+    return got
+
+
+# %% shift: divmod-first
+def shift(x, by):
+    size, rank = get_world_size(), get_rank()
+    _, places = divmod(by, size)
+    if not places:
+        return torch.empty_like(x).copy_(x)
+    into = torch.empty_like(x)
+    works = batch_isend_irecv(
+        [
+            P2POp(isend, x, (rank + places) % size),
+            P2POp(irecv, into, rank - places + size * (rank < places)),
+        ]
+    )
+    [work.wait() for work in works]
+    return into
+
+
+# %% shift: from-a-zero-tensor
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if (rank + by - rank) % n == 0:
+        return x + torch.zeros_like(x)
+    y = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    peers = {dist.isend: (x, (n + rank + by % n) % n), dist.irecv: (y, (n + rank - by % n) % n)}
+    for work in dist.batch_isend_irecv([dist.P2POp(op, *args) for op, args in peers.items()]):
+        work.wait()
+    return y
+
+
+# %% one_way: sorted-by-hand
+def one_way(nbytes, repeats):
+    x = torch.empty(nbytes, dtype=torch.int8, device=lockstep.device())
+    other, first = 1 - dist.get_rank(), dist.get_rank() == 0
+
+    def trip():
+        begin = now()
+        for sends in (first, not first):
+            (dist.send if sends else dist.recv)(x, other)
+        return (now() - begin) / 2
+
+    trip()
+    times = sorted(trip() for _ in range(repeats))
+    middle = repeats // 2
+    return times[middle] if repeats % 2 else (times[middle - 1] + times[middle]) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: marks-and-numpy
+def one_way(nbytes, repeats):
+    x = torch.ones(nbytes, dtype=torch.bool, device=lockstep.device())
+    marks = []
+    for _ in range(repeats + 1):
+        if dist.get_rank() == 0:
+            marks.append(now())
+            dist.send(x, 1)
+            dist.recv(x, 1)
+            marks.append(now())
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+    if dist.get_rank() == 0:
+        pairs = np.array(marks).reshape(-1, 2)[1:]
+        return float(np.median(pairs[:, 1] - pairs[:, 0])) * 0.5
+    return None
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: by-handles
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    calls = (dist.isend, dist.irecv) if dist.get_rank() == 0 else (dist.irecv, dist.isend)
+    times = []
+    while len(times) <= repeats:
+        begin = now()
+        for call in calls:
+            call(x, 1 - dist.get_rank()).wait()
+        times.append(now() - begin)
+    del times[0]
+    return statistics.median(half / 2 for half in times)
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% relay: split-by-a-rounded-up-size
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sending = []
+    for piece in x.split(-(-len(x) // chunks)):
+        if rank:
+            dist.recv(piece, rank - 1)
+        if rank != last:
+            sending.append(dist.isend(piece, rank + 1))
+    while sending:
+        sending.pop(0).wait()
+
+
+# %% relay: all-receives-started-at-once
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = list(x.chunk(chunks))
+    coming = [dist.irecv(piece, rank - 1) for piece in pieces] if rank > 0 else []
+    going = []
+    for number, piece in enumerate(pieces):
+        if coming:
+            coming[number].wait()
+        if rank + 1 < n:
+            going.append(dist.isend(piece, rank + 1))
+    for handle in going:
+        handle.wait()
+
+
+# %% relay: three-kinds-of-ranks
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.chunk(chunks)
+    if n == 1:
+        return
+    if rank == 0:
+        handles = [dist.isend(piece, 1) for piece in pieces]
+    elif rank == n - 1:
+        handles = []
+        for piece in pieces:
+            dist.irecv(piece, n - 2).wait()
+    else:
+
+        def passed_on(piece):
+            dist.recv(piece, rank - 1)
+            return dist.isend(piece, rank + 1)
+
+        handles = list(map(passed_on, pieces))
+    for handle in handles:
+        handle.wait()
+
+
+# %% transfer: length-before-shape
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        for told in (KINDS.index(x.dtype), x.dim()):
+            dist.send(torch.tensor(told), dst)
+        if x.dim():
+            dist.send(torch.tensor(list(x.shape)), dst)
+        dist.send(x.contiguous(), dst)
+    if rank == dst:
+        told = torch.zeros((), dtype=torch.int64)
+        dist.recv(told, src)
+        kind = KINDS[told]
+        dist.recv(told, src)
+        shape = torch.zeros(int(told), dtype=torch.int64)
+        if told > 0:
+            dist.recv(shape, src)
+        y = torch.empty(tuple(shape.tolist()), dtype=kind)
+        dist.recv(y, src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+# %% transfer: json-of-fixed-width
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        told = json.dumps([str(x.dtype), *x.shape]).ljust(400).encode()
+        handles = [dist.isend(torch.tensor(list(told), dtype=torch.uint8), dst)]
+        handles[0].wait()
+        dist.isend(x.clone(memory_format=torch.contiguous_format), dst).wait()
+        return x
+    if rank != dst:
+        return None
+    told = torch.empty(400, dtype=torch.uint8)
+    dist.recv(told, src)
+    kind, *shape = json.loads(bytes(told.tolist()))
+    y = torch.zeros(shape, dtype=getattr(torch, kind.removeprefix("torch.")))
+    dist.recv(y, src)
+    return y
+
+
+# %% transfer: flat-data-reshaped
+def transfer(x, src, dst):
+    if dist.get_rank() == src:
+        head = [KINDS.index(x.dtype), x.ndim, *x.shape] + [0] * (8 - x.ndim)
+        dist.send(torch.tensor(head), dst)
+        dist.send(x.flatten().contiguous(), dst)
+    elif dist.get_rank() == dst:
+        head = torch.empty(10, dtype=torch.long)
+        dist.recv(head, src)
+        kind, ndim, *shape = head.tolist()
+        data = torch.empty(torch.Size(shape[:ndim]).numel(), dtype=KINDS[kind])
+        dist.recv(data, src)
+        return data.reshape(shape[:ndim])
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]

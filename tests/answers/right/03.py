@@ -683,3 +683,194 @@ def flat_all_reduce(tensors):
         end = start + t.numel()
         t.zero_().add_(flat[start:end].unflatten(0, t.shape) if t.dim() else flat[start])
         start = end
+
+
+# %% global_mean: gathered-pairs
+def global_mean(values):
+    pair = torch.tensor(
+        [float(values.sum()), len(values)], dtype=torch.float64, device=values.device
+    )
+    pairs = [torch.empty_like(pair) for _ in range(dist.get_world_size())]
+    dist.all_gather(pairs, pair)
+    total, count = map(sum, zip(*(one.tolist() for one in pairs), strict=True))
+    return total / count
+
+
+# %% global_mean: average-of-both
+def global_mean(values):
+    both = values.new_empty(2, dtype=torch.double)
+    both[0], both[1] = values.double().sum(), values.numel()
+    work = dist.all_reduce(both, op=dist.ReduceOp.AVG, async_op=True)
+    work.wait()
+    return float(both[0] / both[1])
+
+
+# %% global_mean: sums-of-values-and-ones
+def global_mean(values):
+    table = torch.stack([values, torch.ones_like(values)]).to(torch.float64)
+    sums = table.sum(dim=1)
+    all_reduce(sums)
+    return torch.div(*sums).item()
+
+
+# %% two_step_all_reduce: tensors-in-one-piece
+def two_step_all_reduce(x):
+    part = x.new_empty(x.numel() // dist.get_world_size())
+    dist.reduce_scatter_tensor(part, x)
+    dist.all_gather_into_tensor(x, part)
+
+
+# %% two_step_all_reduce: rows-of-a-matrix
+def two_step_all_reduce(x):
+    rows = x.view(dist.get_world_size(), -1).unbind()
+    part = rows[dist.get_rank()].clone()
+    dist.reduce_scatter(part, [row.clone() for row in rows])
+    dist.all_gather(list(rows), part)
+
+
+# %% two_step_all_reduce: gathered-then-copied
+def two_step_all_reduce(x):
+    n = get_world_size()
+    outputs = list(torch.zeros_like(x).split(len(x) // n))
+    part = torch.zeros_like(outputs[0])
+    works = [dist.reduce_scatter(part, list(x.chunk(n)), async_op=True)]
+    works.pop().wait()
+    works.append(dist.all_gather(outputs, part, async_op=True))
+    works.pop().wait()
+    x.copy_(torch.cat(outputs))
+
+
+# %% ring_all_reduce: indices-turn-in-a-deque
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = x.chunk(n)
+    coming = torch.empty_like(chunks[0])
+    order = [(rank - k) % n for k in range(2 * n - 1)]
+    for k, (out, into) in enumerate(itertools.pairwise(order)):
+        handles = [dist.isend(chunks[out], (rank + 1) % n), dist.irecv(coming, (rank - 1) % n)]
+        for handle in handles:
+            handle.wait()
+        if k < n - 1:
+            chunks[into] += coming
+        else:
+            chunks[into].copy_(coming)
+
+
+# %% ring_all_reduce: first-half-starts-one-back
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.view(n, -1)
+
+    def turn(out, into):
+        ops = [P2POp(irecv, into, (rank + n - 1) % n), P2POp(isend, out, (rank + 1) % n)]
+        for work in batch_isend_irecv(ops):
+            work.wait()
+
+    for k in range(1, n):
+        other = torch.empty_like(pieces[0])
+        turn(pieces[(rank - k) % n], other)
+        pieces[(rank - k - 1) % n].add_(other)
+    for k in range(n - 1):
+        turn(pieces[(rank - k) % n], pieces[(rank - k - 1) % n])
+
+
+# %% ring_all_reduce: carried-sum
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = list(x.chunk(n))
+    carried = chunks[rank].clone()
+    for step in range(1, n):
+        came = torch.empty_like(carried)
+        swap(carried, right, came, left)
+        carried = came + chunks[(rank - step) % n]
+    done = (rank + 1) % n
+    chunks[done].copy_(carried)
+    for _ in range(1, n):
+        came = torch.empty_like(carried)
+        swap(carried, right, came, left)
+        carried, done = came, (done - 1) % n
+        chunks[done].copy_(carried)
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% doubling_all_reduce: round-the-ring
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    distance = 1
+    while distance < n:
+        came = torch.empty_like(x)
+        swap(x, (rank + distance) % n, came, (rank - distance) % n)
+        x.add_(came)
+        distance <<= 1
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% doubling_all_reduce: farthest-first
+def doubling_all_reduce(x):
+    rank, distance = dist.get_rank(), dist.get_world_size() // 2
+    while distance:
+        partner, came = rank ^ distance, torch.zeros_like(x)
+        handles = [dist.irecv(came, partner), dist.isend(x.clone(), partner)]
+        for handle in handles:
+            handle.wait()
+        torch.add(x, came, out=x)
+        distance //= 2
+
+
+# %% doubling_all_reduce: lower-half-sends-first
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for k in range(int(math.log2(n))):
+        partner = rank ^ (1 << k)
+        if rank < partner:
+            dist.send(x, partner)
+            dist.recv(buffer, partner)
+        else:
+            dist.recv(buffer, partner)
+            dist.send(x, partner)
+        x += buffer
+
+
+# %% flat_all_reduce: filled-by-offsets
+def flat_all_reduce(tensors):
+    ends = list(itertools.accumulate((t.numel() for t in tensors), initial=0))
+    flat = torch.empty(ends[-1], dtype=tensors[0].dtype, device=tensors[0].device)
+    for t, begin, end in zip(tensors, ends, ends[1:], strict=False):
+        flat[begin:end] = t.reshape(-1)
+    dist.all_reduce(flat)
+    for t, begin, end in zip(tensors, ends, ends[1:], strict=False):
+        t[...] = flat[begin:end].reshape(t.shape)
+
+
+# %% flat_all_reduce: iterator-over-parts
+def flat_all_reduce(tensors):
+    flat = torch.hstack([t.ravel() for t in tensors])
+    dist.all_reduce(flat, op=dist.ReduceOp.SUM, async_op=True).wait()
+    parts = iter(flat.split([t.numel() for t in tensors]))
+    for t in tensors:
+        t.copy_(next(parts).reshape_as(t))
+
+
+# %% flat_all_reduce: zeroed-and-added
+def flat_all_reduce(tensors):
+    flat = torch.concat(tuple(map(torch.flatten, tensors)))
+    all_reduce(flat)
+    used = 0
+    for t in tensors:
+        t.zero_()
+        t += flat[used : used + t.numel()].view(t.shape)
+        used += t.numel()

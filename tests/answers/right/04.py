@@ -822,3 +822,251 @@ def ordered(cuda, x, left, right):
     here.wait_stream(left)
     here.wait_stream(right)
     return a + b
+
+
+# %% timed: events-between-all-calls
+def timed(cuda, work, repeats):
+    work()
+    events = [cuda.Event(enable_timing=True)]
+    events[0].record()
+    for _ in range(repeats):
+        work()
+        events.append(cuda.Event(enable_timing=True))
+        events[-1].record()
+    events[-1].synchronize()
+    return sum(a.elapsed_time(b) for a, b in pairwise(events)) / repeats
+
+
+# %% timed: marks-in-the-current-stream
+def timed(cuda, work, repeats):
+    stream = cuda.current_stream()
+    begin, end = (cuda.Event(enable_timing=True) for _ in "ab")
+    for _ in range(3):
+        work()
+    stream.record_event(begin)
+    calls = 0
+    while calls < repeats:
+        work()
+        calls += 1
+    stream.record_event(end)
+    stream.synchronize()
+    return begin.elapsed_time(end) / calls
+
+
+# %% timed: warm-up-waited-for
+def timed(cuda, work, repeats):
+    marks = {name: cuda.Event(enable_timing=True) for name in ("begin", "end")}
+    work()
+    cuda.synchronize()
+    marks["begin"].record(cuda.current_stream())
+    [work() for _ in range(repeats)]
+    marks["end"].record(cuda.current_stream())
+    cuda.synchronize()
+    return marks["begin"].elapsed_time(marks["end"]) * (1 / repeats)
+
+
+# %% ordered: events-only
+def ordered(cuda, x, left, right):
+    x *= 10
+    ready = cuda.Event()
+    ready.record()
+    made = []
+    for stream, half in (left, lambda: 2 * x), (right, lambda: 3 + x):
+        stream.wait_event(ready)
+        with cuda.stream(stream):
+            result = half()
+            done = cuda.Event()
+            done.record()
+        made.append((result, done))
+    for _, done in made:
+        cuda.current_stream().wait_event(done)
+    return sum((result for result, _ in made[1:]), made[0][0])
+
+
+# %% ordered: into-tensors-made-before
+def ordered(cuda, x, left, right):
+    here = cuda.current_stream()
+    a, b = torch.empty_like(x), torch.empty_like(x)
+    torch.mul(x, 10, out=x)
+    for stream in (left, right):
+        stream.wait_stream(here)
+    with cuda.stream(right):
+        torch.add(x, 3, out=b)
+    with cuda.stream(left):
+        torch.mul(x, 2, out=a)
+    for stream in (left, right):
+        here.wait_stream(stream)
+    return a.add_(b)
+
+
+# %% ordered: half-in-place-of-a-sum
+def ordered(cuda, x, left, right):
+    main = cuda.current_stream()
+    x.mul_(10)
+    start = main.record_event()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cuda.stream(left))
+        start.wait()
+        doubled = x.mul(2)
+        left_done = left.record_event()
+    with cuda.stream(right):
+        start.wait(right)
+        more = x.add(3)
+        right_done = right.record_event()
+    left_done.wait(main)
+    right_done.wait(main)
+    doubled.record_stream(main)
+    more.record_stream(main)
+    return torch.add(doubled, more)
+
+
+# %% collective_on_side: bound-method-of-the-event
+def collective_on_side(cuda, side, collective, x):
+    cuda.current_stream().record_event().wait(side)
+    with cuda.stream(side):
+        collective(x)
+    return side.record_event().wait
+
+
+# %% collective_on_side: object-that-is-called
+class Waiting:
+    def __init__(self, cuda, event, kept):
+        self.cuda, self.event, self.kept = cuda, event, kept
+
+    def __call__(self):
+        self.cuda.current_stream().wait_event(self.event)
+
+
+def collective_on_side(cuda, side, collective, x):
+    ready, done = cuda.Event(), cuda.Event()
+    ready.record(cuda.current_stream())
+    side.wait_event(ready)
+    with cuda.stream(side):
+        collective(x)
+        done.record()
+    return Waiting(cuda, done, x)
+
+
+# %% collective_on_side: partial-of-a-helper
+def collective_on_side(cuda, side, collective, x):
+    def let_wait(event):
+        event.wait(cuda.current_stream())
+
+    side.wait_stream(cuda.current_stream())
+    done = cuda.Event()
+    with cuda.stream(side):
+        collective(x)
+        side.record_event(done)
+    return functools.partial(let_wait, done)
+
+
+# %% bucket_size: layer-by-layer
+def bucket_size(layers, compute, alpha, beta):
+    best = None
+    for size in range(1, layers + 1):
+        clock, link_free, waiting = 0, 0, 0
+        for layer in range(layers):
+            clock += compute
+            waiting += 1
+            if waiting == size or layer == layers - 1:
+                link_free = max(clock, link_free) + alpha + waiting * beta
+                waiting = 0
+        if best is None or link_free < best[0]:
+            best = link_free, size
+    return best[1]
+
+
+# %% bucket_size: folded
+def bucket_size(layers, compute, alpha, beta):
+    def done(size):
+        ends = [*range(size, layers, size), layers]
+        buckets = zip(ends, [ends[0], *(b - a for a, b in pairwise(ends))], strict=True)
+        return functools.reduce(
+            lambda free, one: max(free, one[0] * compute) + alpha + one[1] * beta, buckets, 0
+        )
+
+    return 1 + int(np.argmin([done(size) for size in range(1, layers + 1)]))
+
+
+# %% bucket_size: recursion-from-the-end
+def bucket_size(layers, compute, alpha, beta):
+    def finished(size, upto):
+        if upto == 0:
+            return 0
+        count = upto % size or size
+        return max(upto * compute, finished(size, upto - count)) + alpha + count * beta
+
+    return sorted((finished(size, layers), size) for size in range(1, layers + 1))[0][1]
+
+
+# %% prefetch: streams-that-wait-for-each-other
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    ahead, results = deque(), []
+    buffers = cycle([torch.empty_like(batches[0], device="cuda") for _ in range(2)])
+
+    def copy(batch):
+        side.wait_stream(current)
+        with cuda.stream(side):
+            ahead.append(next(buffers).copy_(batch, non_blocking=True))
+
+    copy(batches[0])
+    for following in [*batches[1:], None]:
+        current.wait_stream(side)
+        if following is not None:
+            copy(following)
+        results.append(step(ahead.popleft()))
+    return results
+
+
+# %% prefetch: three-places-and-events
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    places = [torch.empty_like(batches[0], device="cuda") for _ in batches[:3]]
+    idle = [current.record_event() for _ in places]
+    copied = {}
+
+    def start(number):
+        if number < len(batches):
+            place = number % len(places)
+            idle[place].wait(side)
+            with cuda.stream(side):
+                places[place].copy_(batches[number], non_blocking=True)
+                copied[number] = side.record_event()
+
+    results = []
+    start(0)
+    for number in range(len(batches)):
+        start(number + 1)
+        copied.pop(number).wait()
+        results.append(step(places[number % len(places)]))
+        idle[number % len(places)] = current.record_event()
+    return results
+
+
+# %% prefetch: generator-of-batches-on-the-device
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+
+    def on_device():
+        pair = [(torch.empty_like(batches[0], device="cuda"), cuda.Event()) for _ in range(2)]
+        for _, free in pair:
+            free.record(current)
+        coming = None
+        for batch, (buffer, free) in zip(batches, cycle(pair)):
+            side.wait_event(free)
+            with cuda.stream(side):
+                buffer.copy_(batch, non_blocking=True)
+                there = cuda.Event()
+                there.record(side)
+            if coming:
+                yield from used(*coming)
+            coming = buffer, free, there
+        yield from used(*coming)
+
+    def used(buffer, free, there):
+        current.wait_event(there)
+        yield buffer
+        free.record(current)
+
+    return [step(buffer) for buffer in on_device()]

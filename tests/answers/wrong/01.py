@@ -1716,3 +1716,429 @@ class StoreGroup(dist.ProcessGroup):
             )
         tensors[0].copy_(total)
         return DoneWork()
+
+
+# %% local_gpu: own-environment
+# Reads the variables of the process it runs in, and not those that it is given.
+def local_gpu(env):
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
+# %% local_gpu: rank-modulo-node-size
+# Right only where all nodes have the same number of GPUs.
+def local_gpu(env):
+    return int(env["RANK"]) % int(env["LOCAL_WORLD_SIZE"])
+
+
+# %% local_gpu: string-of-the-variable
+# An environment variable is a string, and an int was asked for.
+def local_gpu(env):
+    return env["LOCAL_RANK"]
+
+
+# %% local_gpu: ranks-before-this-node
+# Takes all nodes before this one to be as large as this one.
+def local_gpu(env):
+    first = int(env["GROUP_RANK"]) * int(env["LOCAL_WORLD_SIZE"])
+    return int(env["RANK"]) - first
+
+
+# %% local_gpu: eight-gpus-written-in
+# A node may have more than eight GPUs.
+def local_gpu(env):
+    return int(env["LOCAL_RANK"]) % 8
+
+
+# %% meet: numbered-by-arrival
+# Each takes the next free number: the list is in the order of arrival.
+def meet(store, rank, world_size, address):
+    number = store.add("arrived", 1)
+    store.set(f"address/{number}", address)
+    return [store.get(f"address/{n + 1}").decode() for n in range(world_size)]
+
+
+# %% meet: bytes-of-the-store
+# `get` returns bytes, and strings were asked for.
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    return [store.get(f"address/{r}") for r in range(world_size)]
+
+
+# %% meet: str-of-bytes
+# str(b"host") is "b'host'".
+def meet(store, rank, world_size, address):
+    store.set(str(rank), address)
+    return [str(store.get(str(r))) for r in range(world_size)]
+
+
+# %% meet: who-is-there-by-now
+# Leaves out those who have not come yet.
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    keys = [f"address/{r}" for r in range(world_size)]
+    return [store.get(key).decode() for key in keys if store.check([key])]
+
+
+# %% meet: own-address-last
+# All others first, then this rank's own: not in the order of ranks.
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    others = [r for r in range(world_size) if r != rank]
+    return [*(store.get(f"address/{r}").decode() for r in others), address]
+
+
+# %% store_barrier: asks-until-all-are-there
+# Right, but with thousands of calls of the store.
+def store_barrier(store, name, world_size):
+    store.add(name, 1)
+    while store.add(name, 0) < world_size:
+        pass
+
+
+# %% store_barrier: one-key-for-all-barriers
+# The second barrier finds the first one's keys.
+def store_barrier(store, name, world_size):
+    if store.add("count", 1) == world_size:
+        store.set("go", "1")
+    store.wait(["go"])
+
+
+# %% store_barrier: waits-for-the-counter-itself
+# The counter is there as soon as the first rank has come.
+def store_barrier(store, name, world_size):
+    if store.add(name, 1) == world_size:
+        store.set(name, "go")
+    store.get(name)
+
+
+# %% store_barrier: opens-one-too-early
+# add returns the count with this rank in it, so world_size - 1 is not everybody.
+def store_barrier(store, name, world_size):
+    if store.add(f"{name}/count", 1) == world_size - 1:
+        store.set(f"{name}/go", "1")
+    store.wait([f"{name}/go"])
+
+
+# %% store_barrier: waits-for-the-next-one
+# Each waits for the one who comes after it, and no longer.
+def store_barrier(store, name, world_size):
+    number = store.add(f"{name}/count", 1)
+    store.set(f"{name}/{number}", "here")
+    store.wait([f"{name}/{min(number + 1, world_size)}"])
+
+
+# %% axis_groups: first-axis-fastest
+# Fortran's order.
+def axis_groups(sizes, axis):
+    shape = list(sizes.values())
+    grid = np.arange(math.prod(shape)).reshape(shape, order="F")
+    at = list(sizes).index(axis)
+    return np.moveaxis(grid, at, -1).reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: cut-in-rows
+# Always neighbouring ranks, whatever the axis.
+def axis_groups(sizes, axis):
+    ranks = np.arange(math.prod(sizes.values()))
+    return ranks.reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: axis-to-the-front
+# The axis has to be the last one before the cut.
+def axis_groups(sizes, axis):
+    shape = tuple(sizes.values())
+    grid = np.arange(math.prod(shape)).reshape(shape)
+    at = list(sizes).index(axis)
+    return np.moveaxis(grid, at, 0).reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: nothing-along-an-axis-of-one
+# An axis of length 1 has groups of one rank each.
+def axis_groups(sizes, axis):
+    if sizes[axis] == 1:
+        return []
+    shape = tuple(sizes.values())
+    grid = np.arange(math.prod(shape)).reshape(shape)
+    at = list(sizes).index(axis)
+    return np.moveaxis(grid, at, -1).reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: one-group-of-each-block
+# The ranks between two multiples of the stride start groups of their own.
+def axis_groups(sizes, axis):
+    names, total = list(sizes), math.prod(sizes.values())
+    stride = math.prod(sizes[name] for name in names[names.index(axis) + 1 :])
+    block = stride * sizes[axis]
+    return [list(range(start, start + block, stride)) for start in range(0, total, block)]
+
+
+# %% make_groups: stops-at-its-own
+# Who has found its group does not make those that follow.
+def make_groups(groups):
+    for ranks in groups:
+        group = dist.new_group(ranks)
+        if dist.get_rank() in ranks:
+            return group
+
+
+# %% make_groups: the-last-one
+# The variable holds the group of the last list.
+def make_groups(groups):
+    for ranks in groups:
+        group = dist.new_group(ranks)
+    return group
+
+
+# %% make_groups: own-group-first
+# Every rank makes all groups, but each in an order of its own.
+def make_groups(groups):
+    rank = dist.get_rank()
+    mine = next(ranks for ranks in groups if rank in ranks)
+    group = dist.new_group(mine)
+    for ranks in groups:
+        if ranks != mine:
+            dist.new_group(ranks)
+    return group
+
+
+# %% make_groups: place-by-division
+# Ranks 0, 1, … need not be in the first list.
+def make_groups(groups):
+    made = [dist.new_group(ranks) for ranks in groups]
+    return made[dist.get_rank() // len(groups[0])]
+
+
+# %% make_groups: subgroups-of-neighbours
+# new_subgroups cuts the world into neighbours, whatever the lists say.
+def make_groups(groups):
+    mine, _ = dist.new_subgroups(group_size=len(groups[0]))
+    return mine
+
+
+# %% from_first: source-zero
+# Rank 0 of the world is in one of the groups only.
+def from_first(x, group):
+    dist.broadcast(x, src=0, group=group)
+    return x
+
+
+# %% from_first: in-the-whole-world
+# The group was forgotten.
+def from_first(x, group):
+    dist.broadcast(x, src=dist.get_global_rank(group, 0))
+    return x
+
+
+# %% from_first: handle-dropped
+# Nobody waits for the broadcast.
+def from_first(x, group):
+    dist.broadcast(x, src=dist.get_global_rank(group, 0), group=group, async_op=True)
+    return x
+
+
+# %% from_first: barrier-afterwards
+# "By no other call".
+def from_first(x, group):
+    dist.broadcast(x, src=dist.get_global_rank(group, 0), group=group)
+    dist.barrier(group)
+    return x
+
+
+# %% from_first: everybody-is-the-source
+# get_rank(group) is this rank's own place, so every rank names itself.
+def from_first(x, group):
+    place = dist.get_rank(group)
+    dist.broadcast(x, src=dist.get_global_rank(group, place), group=group)
+    return x
+
+
+# %% shrink: old-number-kept
+# Ranks are numbered without gaps.
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    own = dist.PrefixStore(f"generation-{generation}", store)
+    dist.init_process_group(backend, store=own, rank=me, world_size=len(alive))
+
+
+# %% shrink: in-sorted-order
+# `alive` need not be sorted, and its order counts.
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    own = dist.PrefixStore(f"generation-{generation}", store)
+    rank = sorted(alive).index(me)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=len(alive))
+
+
+# %% shrink: gloo-written-in
+# The old group may have had another backend.
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+    own = dist.PrefixStore(f"generation-{generation}", store)
+    rank = alive.index(me)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=len(alive))
+
+
+# %% shrink: one-prefix-for-all-worlds
+# The second smaller world finds the first one's keys.
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    own = dist.PrefixStore("new", store)
+    rank = alive.index(me)
+    dist.init_process_group(backend, store=own, rank=rank, world_size=len(alive))
+
+
+# %% shrink: backend-asked-too-late
+# After the end of the group there is nobody to ask.
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+    own = dist.PrefixStore(f"generation-{generation}", store)
+    rank = alive.index(me)
+    backend = dist.get_backend()
+    dist.init_process_group(backend, store=own, rank=rank, world_size=len(alive))
+
+
+# %% StoreGroup: keys-without-a-call-number
+# The second call reads what the first one wrote.
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.store.set(f"rank {self.rank()}", pickle.dumps(x))
+        parts = [pickle.loads(self.store.get(f"rank {r}")) for r in range(self.size())]
+        stacked = torch.stack(parts)
+        largest = opts.reduceOp == dist.ReduceOp.MAX
+        x.copy_(stacked.amax(0) if largest else stacked.sum(0))
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: list-gets-another-tensor
+# The caller's tensor stays what it was.
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(tensors[0]))
+        keys = [f"{self.calls}/{r}" for r in range(self.size())]
+        parts = torch.stack([pickle.loads(self.store.get(key)) for key in keys])
+        largest = opts.reduceOp == dist.ReduceOp.MAX
+        tensors[0] = parts.amax(0) if largest else parts.sum(0)
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: always-the-sum
+# The operation is not asked for.
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        total = torch.zeros_like(x)
+        for r in range(self.size()):
+            total += pickle.loads(self.store.get(f"{self.calls}/{r}"))
+        x.copy_(total)
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: own-part-twice
+# Starts from its own tensor, and then adds everybody's, its own again.
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        for r in range(self.size()):
+            part = pickle.loads(self.store.get(f"{self.calls}/{r}"))
+            if opts.reduceOp == dist.ReduceOp.MAX:
+                x.copy_(torch.maximum(x, part))
+            else:
+                x += part
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: one-maximum-for-all-elements
+# max() without a dimension is the largest of all numbers.
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        keys = [f"{self.calls}/{r}" for r in range(self.size())]
+        parts = torch.stack([pickle.loads(self.store.get(key)) for key in keys])
+        x.copy_(parts.max() if opts.reduceOp == dist.ReduceOp.MAX else parts.sum(0))
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True

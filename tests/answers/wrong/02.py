@@ -1738,3 +1738,454 @@ def transfer(x, src, dst):
         x = torch.empty(shape[:dim], dtype=KINDS[kind], device=header.device)
         dist.recv(x, src)
         return x
+
+
+# %% swap_in_turn: even-ranks-first
+# Two partners may both be even.
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() % 2 == 0:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: into-x-itself
+# `x` has to stay as it is; and who receives first sends back what it got.
+def swap_in_turn(x, other):
+    theirs = x
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: shape-without-type
+# torch.empty makes float32, whatever x is.
+def swap_in_turn(x, other):
+    theirs = torch.empty(x.shape)
+    if dist.get_rank() < other:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: only-rank-0-sends-first
+# In a pair without rank 0 both receive first.
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() == 0:
+        dist.send(x, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+    return theirs
+
+
+# %% swap_in_turn: isend-and-recv
+# "Only send and recv".
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    handle = dist.isend(x, other)
+    dist.recv(theirs, other)
+    handle.wait()
+    return theirs
+
+
+# %% swap: own-message-not-waited-for
+# The send's handle is dropped.
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    dist.isend(x, other)
+    dist.irecv(theirs, other).wait()
+    return theirs
+
+
+# %% swap: waits-for-its-send-first
+# Waits for the first message before it starts the second.
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    dist.isend(x, other).wait()
+    dist.irecv(theirs, other).wait()
+    return theirs
+
+
+# %% swap: received-into-x
+# Two messages work on the same memory, and x does not stay as it is.
+def swap(x, other):
+    handles = [dist.isend(x, other), dist.irecv(x, other)]
+    for handle in handles:
+        handle.wait()
+    return x
+
+
+# %% swap: batch-without-wait
+# The handles of the batch are dropped.
+def swap(x, other):
+    theirs = torch.zeros_like(x)
+    dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, theirs, other)]
+    )
+    return theirs
+
+
+# %% swap: flat-buffer
+# The numbers come, the shape does not.
+def swap(x, other):
+    theirs = torch.empty(x.numel(), dtype=x.dtype, device=x.device)
+    handles = [dist.irecv(theirs, other), dist.isend(x, other)]
+    for handle in handles:
+        handle.wait()
+    return theirs
+
+
+# %% shift: from-the-rank-ahead
+# Sends backwards and receives from ahead.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x.clone()
+    y = torch.empty_like(x)
+    ops = [dist.P2POp(dist.isend, x, (rank - by) % n), dist.P2POp(dist.irecv, y, (rank + by) % n)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return y
+
+
+# %% shift: only-zero-is-oneself
+# By a multiple of the world's size a rank gets its own x, too.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by == 0:
+        return x.clone()
+    y = torch.empty_like(x)
+    ops = [dist.P2POp(dist.isend, x, (rank + by) % n), dist.P2POp(dist.irecv, y, (rank - by) % n)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return y
+
+
+# %% shift: own-x-without-a-copy
+# "A copy and no message".
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if by % n == 0:
+        return x
+    y = torch.empty_like(x)
+    ops = [dist.P2POp(dist.isend, x, (rank + by) % n), dist.P2POp(dist.irecv, y, (rank - by) % n)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return y
+
+
+# %% shift: wrapped-once
+# Adds or takes away the world's size once: not enough for a large `by`.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    to, source = rank + by, rank - by
+    to = to - n if to >= n else to + n if to < 0 else to
+    source = source - n if source >= n else source + n if source < 0 else source
+    if to == rank:
+        return x.clone()
+    y = torch.empty_like(x)
+    ops = [dist.P2POp(dist.isend, x, to), dist.P2POp(dist.irecv, y, source)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return y
+
+
+# %% shift: sends-a-copy-receives-into-x
+# Keeps a copy of x for the message, and overwrites x.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    out = x.clone()
+    if by % n == 0:
+        return out
+    ops = [dist.P2POp(dist.isend, out, (rank + by) % n), dist.P2POp(dist.irecv, x, (rank - by) % n)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return x
+
+
+# %% one_way: round-trip
+# There and back are two messages.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    times = []
+    for _ in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.median(times[1:])
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: mean-of-the-trips
+# One late trip moves the mean.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    times = []
+    for _ in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.mean(times[1:]) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: bytes-as-elements
+# torch.zeros(nbytes) has four bytes for each element.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, device=lockstep.device())
+    times = []
+    for _ in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.median(times[1:]) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: quarter-as-many-floats
+# The last one to three bytes are left out where nbytes is no multiple of 4.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes // 4, dtype=torch.float32, device=lockstep.device())
+    times = []
+    for _ in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.median(times[1:]) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: no-warm-up-trip
+# The first trip makes the connection, and counts here.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    times = []
+    for _ in range(repeats):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.median(times) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% relay: everything-first
+# Waits for all pieces before it passes the first one on.
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.chunk(chunks)
+    if rank > 0:
+        for piece in pieces:
+            dist.recv(piece, rank - 1)
+    if rank < n - 1:
+        handles = [dist.isend(piece, rank + 1) for piece in pieces]
+        for handle in handles:
+            handle.wait()
+
+
+# %% relay: blocking-sends
+# A send ends when the next rank has come: nothing is received meanwhile.
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for piece in x.chunk(chunks):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            dist.send(piece, rank + 1)
+
+
+# %% relay: pieces-are-copies
+# What arrives is written into copies, and x stays as it was.
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handles = []
+    for piece in [part.clone() for part in x.chunk(chunks)]:
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            handles.append(dist.isend(piece, rank + 1))
+    for handle in handles:
+        handle.wait()
+
+
+# %% relay: sends-left-alone
+# The handles of the sends are dropped.
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    for piece in x.chunk(chunks):
+        if rank > 0:
+            dist.irecv(piece, rank - 1).wait()
+        if rank < last:
+            dist.isend(piece, rank + 1)
+
+
+# %% relay: rest-left-out
+# Whole pieces only: the last len(x) % chunks numbers are not sent.
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    size, handles = len(x) // chunks, []
+    for number in range(chunks):
+        piece = x[number * size : (number + 1) * size]
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            handles.append(dist.isend(piece, rank + 1))
+    for handle in handles:
+        handle.wait()
+
+
+# %% transfer: zeros-are-padding
+# A dimension of length 0 is taken for the end of the shape.
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    header = torch.zeros(9, dtype=torch.int64)
+    if rank == src:
+        header[0] = KINDS.index(x.dtype)
+        for at, length in enumerate(x.shape):
+            header[1 + at] = length
+        dist.send(header, dst)
+        dist.send(x.contiguous(), dst)
+    elif rank == dst:
+        dist.recv(header, src)
+        kind, *shape = header.tolist()
+        y = torch.empty([length for length in shape if length > 0], dtype=KINDS[kind])
+        dist.recv(y, src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+# %% transfer: transposed-as-it-is
+# send takes contiguous tensors only.
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    header = torch.full((9,), -1, dtype=torch.int64)
+    if rank == src:
+        header[0] = KINDS.index(x.dtype)
+        header[1 : 1 + x.dim()] = torch.tensor(x.shape)
+        dist.send(header, dst)
+        dist.send(x, dst)
+    elif rank == dst:
+        dist.recv(header, src)
+        kind, *shape = header.tolist()
+        y = torch.empty([length for length in shape if length >= 0], dtype=KINDS[kind])
+        dist.recv(y, src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+# %% transfer: header-by-broadcast
+# All ranks make a call, and only two have anything to do with it.
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    header = torch.full((9,), -1, dtype=torch.int64)
+    if rank == src:
+        header[0] = KINDS.index(x.dtype)
+        header[1 : 1 + x.dim()] = torch.tensor(x.shape)
+    dist.broadcast(header, src)
+    if rank == src:
+        dist.send(x.contiguous(), dst)
+    elif rank == dst:
+        kind, *shape = header.tolist()
+        y = torch.empty([length for length in shape if length >= 0], dtype=KINDS[kind])
+        dist.recv(y, src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+# %% transfer: type-not-told
+# The receiver takes everything for float32.
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    header = torch.full((8,), -1, dtype=torch.int64)
+    if rank == src:
+        header[: x.dim()] = torch.tensor(x.shape)
+        dist.send(header, dst)
+        dist.send(x.contiguous(), dst)
+    elif rank == dst:
+        dist.recv(header, src)
+        y = torch.empty([length for length in header.tolist() if length >= 0])
+        dist.recv(y, src)
+        return y
+
+
+# %% transfer: as-an-object
+# The data travels as a pickle.
+def transfer(x, src, dst):
+    rank, box = dist.get_rank(), [x]
+    if rank == src:
+        dist.send_object_list(box, dst)
+    elif rank == dst:
+        dist.recv_object_list(box, src)
+        return box[0]

@@ -1779,3 +1779,375 @@ def timed(cuda, work, repeats):
     b.record()
     b.synchronize()
     return a.elapsed_time(b) / (repeats + 1)
+
+
+# %% timed: warm-up-between-the-events
+# The call that should not count lies between the events, too.
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    first.record()
+    work()
+    for _ in range(repeats):
+        work()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
+# %% timed: of-all-calls-together
+# Not divided by the number of calls.
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    last.synchronize()
+    return first.elapsed_time(last)
+
+
+# %% timed: clock-of-the-host
+# With a synchronize at both ends the number may be right, but it is the host's.
+def timed(cuda, work, repeats):
+    work()
+    cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    cuda.synchronize()
+    return (time.perf_counter() - begin) * 1e3 / repeats
+
+
+# %% timed: in-seconds
+# elapsed_time is in milliseconds already.
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    cuda.synchronize()
+    return first.elapsed_time(last) / repeats / 1000
+
+
+# %% timed: asked-before-it-is-reached
+# Nobody waits for the last event.
+def timed(cuda, work, repeats):
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record()
+    for _ in range(repeats):
+        work()
+    last.record()
+    return first.elapsed_time(last) / repeats
+
+
+# %% ordered: tenfold-in-a-new-tensor
+# `x` itself should become ten times as large.
+def ordered(cuda, x, left, right):
+    y = x * 10
+    left.wait_stream(cuda.current_stream())
+    right.wait_stream(cuda.current_stream())
+    with cuda.stream(left):
+        a = y * 2
+    with cuda.stream(right):
+        b = y + 3
+    cuda.current_stream().wait_stream(left)
+    cuda.current_stream().wait_stream(right)
+    return a + b
+
+
+# %% ordered: sum-on-the-right-stream
+# The sum should be made on the current stream.
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    left.wait_stream(cuda.current_stream())
+    right.wait_stream(cuda.current_stream())
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+        right.wait_stream(left)
+        total = a + b
+    cuda.current_stream().wait_stream(right)
+    return total
+
+
+# %% ordered: right-after-left
+# No race, but the halves run one after the other.
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    left.wait_stream(cuda.current_stream())
+    with cuda.stream(left):
+        a = x * 2
+    right.wait_stream(left)
+    with cuda.stream(right):
+        b = x + 3
+    cuda.current_stream().wait_stream(right)
+    return a + b
+
+
+# %% ordered: marks-in-the-wrong-stream
+# Outside of `with`, record_event belongs to the current stream.
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    ready = cuda.current_stream().record_event()
+    ready.wait(left)
+    ready.wait(right)
+    with cuda.stream(left):
+        a = x * 2
+    left_done = cuda.current_stream().record_event()
+    with cuda.stream(right):
+        b = x + 3
+    right_done = cuda.current_stream().record_event()
+    left_done.wait()
+    right_done.wait()
+    return a + b
+
+
+# %% ordered: right-does-not-wait-for-x
+# Only `left` waits for the product.
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    left.wait_stream(cuda.current_stream())
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    cuda.current_stream().wait_stream(left)
+    cuda.current_stream().wait_stream(right)
+    return a + b
+
+
+# %% collective_on_side: waits-for-the-whole-stream
+# By the time of wait(), `side` may have been given other work.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+
+    def wait():
+        cuda.current_stream().wait_stream(side)
+
+    return wait
+
+
+# %% collective_on_side: stream-of-the-launch
+# The stream that was current at the launch waits, whoever calls wait().
+def collective_on_side(cuda, side, collective, x):
+    current = cuda.current_stream()
+    side.wait_stream(current)
+    with cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+    return lambda: current.wait_event(done)
+
+
+# %% collective_on_side: mark-after-the-with
+# The event is recorded on the current stream, which does not wait for `side`.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+    done = cuda.Event()
+    done.record()
+    return lambda: done.wait()
+
+
+# %% collective_on_side: only-the-first-wait
+# wait() may be called several times, on several streams.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+        marks = [side.record_event()]
+
+    def wait():
+        if marks:
+            marks.pop().wait()
+
+    return wait
+
+
+# %% collective_on_side: current-waits-at-the-launch
+# Between launch and wait() the current stream should work on.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+    done = side.record_event()
+    cuda.current_stream().wait_event(done)
+    return done.wait
+
+
+# %% bucket_size: all-in-one-left-out
+# range(1, layers) ends before `layers`.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        free = 0
+        for first in range(0, layers, size):
+            count = min(size, layers - first)
+            free = max(free, (first + count) * compute) + alpha + count * beta
+        return free
+
+    return min(range(1, layers), key=end, default=1)
+
+
+# %% bucket_size: divisors-only
+# The last bucket may have fewer layers.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        free = 0
+        for first in range(0, layers, size):
+            free = max(free, (first + size) * compute) + alpha + size * beta
+        return free
+
+    return min((size for size in range(1, layers + 1) if layers % size == 0), key=end)
+
+
+# %% bucket_size: messages-never-queue
+# A message starts when the previous one is done, too.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        ends = []
+        for first in range(0, layers, size):
+            count = min(size, layers - first)
+            ends.append((first + count) * compute + alpha + count * beta)
+        return max(ends)
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: last-bucket-ready-when-full
+# The last bucket, with fewer layers, is ready when these are computed.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        free = 0
+        for first in range(0, layers, size):
+            count = min(size, layers - first)
+            free = max(free, (first + size) * compute) + alpha + count * beta
+        return free
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% bucket_size: square-root
+# As for the pieces of a relay, where messages are not hidden.
+def bucket_size(layers, compute, alpha, beta):
+    size = round(math.sqrt(layers * alpha / (compute + beta)))
+    return max(1, min(layers, size))
+
+
+# %% prefetch: copies-that-hold-the-host
+# Without non_blocking the host waits for each copy.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    side.wait_stream(current)
+    results = []
+    with cuda.stream(side):
+        buffers[0].copy_(batches[0])
+    for i in range(len(batches)):
+        current.wait_stream(side)
+        side.wait_stream(current)
+        if i + 1 < len(batches):
+            with cuda.stream(side):
+                buffers[(i + 1) % 2].copy_(batches[i + 1])
+        results.append(step(buffers[i % 2]))
+    return results
+
+
+# %% prefetch: a-place-for-each-batch
+# All batches lie in the device's memory at once.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    places = [torch.empty_like(batch, device="cuda") for batch in batches]
+    side.wait_stream(current)
+    copied = []
+    with cuda.stream(side):
+        for place, batch in zip(places, batches, strict=True):
+            place.copy_(batch, non_blocking=True)
+            copied.append(side.record_event())
+    results = []
+    for place, event in zip(places, copied, strict=True):
+        event.wait()
+        results.append(step(place))
+    return results
+
+
+# %% prefetch: first-copies-wait-for-nobody
+# The buffers' memory may still be in use by an older tensor of the current stream.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    used = [None, None]
+    results = []
+
+    def copy(i):
+        with cuda.stream(side):
+            if used[i % 2] is not None:
+                side.wait_event(used[i % 2])
+            buffers[i % 2].copy_(batches[i], non_blocking=True)
+            return side.record_event()
+
+    copied = copy(0)
+    for i in range(len(batches)):
+        now = copied
+        if i + 1 < len(batches):
+            copied = copy(i + 1)
+        current.wait_event(now)
+        results.append(step(buffers[i % 2]))
+        used[i % 2] = current.record_event()
+    return results
+
+
+# %% prefetch: two-batches-at-least
+# Copies a second batch without asking whether there is one.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    side.wait_stream(current)
+    copied, used = [], []
+
+    def copy(i):
+        with cuda.stream(side):
+            if i >= 2:
+                side.wait_event(used[i - 2])
+            buffers[i % 2].copy_(batches[i], non_blocking=True)
+            copied.append(side.record_event())
+
+    copy(0)
+    copy(1)
+    results = []
+    for i in range(len(batches)):
+        current.wait_event(copied[i])
+        results.append(step(buffers[i % 2]))
+        used.append(current.record_event())
+        if i + 2 < len(batches):
+            copy(i + 2)
+    return results
+
+
+# %% prefetch: mark-before-the-step
+# The mark that says "no longer used" is recorded before the step is launched.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    free = [current.record_event() for _ in buffers]
+
+    def copy(i):
+        with cuda.stream(side):
+            side.wait_event(free[i % 2])
+            buffers[i % 2].copy_(batches[i], non_blocking=True)
+            return side.record_event()
+
+    results, copied = [], copy(0)
+    for i in range(len(batches)):
+        current.wait_event(copied)
+        free[i % 2] = current.record_event()
+        results.append(step(buffers[i % 2]))
+        if i + 1 < len(batches):
+            copied = copy(i + 1)
+    return results
