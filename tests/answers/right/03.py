@@ -740,7 +740,7 @@ def two_step_all_reduce(x):
     x.copy_(torch.cat(outputs))
 
 
-# %% ring_all_reduce: indices-turn-in-a-deque
+# %% ring_all_reduce: pairs-of-chunk-numbers
 def ring_all_reduce(x):
     rank, n = dist.get_rank(), dist.get_world_size()
     chunks = x.chunk(n)
@@ -751,7 +751,7 @@ def ring_all_reduce(x):
         for handle in handles:
             handle.wait()
         if k < n - 1:
-            chunks[into] += coming
+            chunks[into].add_(coming)
         else:
             chunks[into].copy_(coming)
 
