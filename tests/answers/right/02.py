@@ -1315,3 +1315,67 @@ def transfer(x, src, dst):
 
 KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 KINDS += [torch.int32, torch.int64]
+
+
+# %% swap_in_turn: receive-in-the-middle
+def swap_in_turn(x, other):
+    got = torch.zeros_like(x)
+    mine_first = dist.get_rank() - other < 0
+    if mine_first:
+        dist.send(x, other)
+    dist.recv(got, other)
+    if not mine_first:
+        dist.send(x, other)
+    return got
+
+
+# %% shift: keywords
+def shift(x, by):
+    n = dist.get_world_size()
+    to, source = ((dist.get_rank() + sign * by) % n for sign in (1, -1))
+    if to == dist.get_rank():
+        return x.detach().clone()
+    got = torch.zeros_like(x)
+    ops = [
+        dist.P2POp(op=dist.irecv, tensor=got, peer=source, group=dist.group.WORLD),
+        dist.P2POp(op=dist.isend, tensor=x, peer=to, group=dist.group.WORLD),
+    ]
+    for work in dist.batch_isend_irecv(p2p_op_list=ops):
+        work.wait()
+    return got
+
+
+# %% relay: last-piece-first
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handles = []
+    for piece in reversed(x.chunk(chunks)):
+        if rank > 0:
+            dist.irecv(piece, rank - 1).wait()
+        if rank < last:
+            handles += [dist.isend(piece, rank + 1)]
+    for handle in reversed(handles):
+        handle.wait()
+
+
+# %% transfer: header-as-text
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        text = repr((KINDS.index(x.dtype), *x.shape)).encode()
+        dist.send(torch.tensor([len(text)]), dst)
+        dist.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), dst)
+        dist.send(x.contiguous(), dst)
+    elif rank == dst:
+        length = torch.zeros(1, dtype=torch.int64)
+        dist.recv(length, src)
+        text = torch.zeros(int(length), dtype=torch.uint8)
+        dist.recv(text, src)
+        kind, *shape = (int(one) for one in bytes(text.tolist()).decode()[1:-1].split(",") if one)
+        y = torch.empty(shape, dtype=KINDS[kind])
+        dist.recv(y, src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]

@@ -874,3 +874,65 @@ def flat_all_reduce(tensors):
         t.zero_()
         t += flat[used : used + t.numel()].view(t.shape)
         used += t.numel()
+
+
+# %% global_mean: all-to-all-of-pairs
+def global_mean(values):
+    n = dist.get_world_size()
+    pair = torch.tensor(
+        [values.double().sum(), len(values)], dtype=torch.float64, device=values.device
+    )
+    given = pair.repeat(n)
+    got = torch.empty_like(given)
+    dist.all_to_all_single(got, given)
+    total, count = got.view(n, 2).sum(dim=0).tolist()
+    return total / count
+
+
+# %% two_step_all_reduce: functional-collectives
+def two_step_all_reduce(x):
+    part = funcol.reduce_scatter_tensor(x, "sum", 0, dist.group.WORLD)
+    x.copy_(funcol.all_gather_tensor(part, 0, dist.group.WORLD))
+
+
+# %% ring_all_reduce: rank-0-sends-first
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = x.chunk(n)
+    came = torch.empty_like(chunks[0])
+    for step in range(2 * n - 2):
+        out, into = (rank - step) % n, (rank - step - 1) % n
+        if rank == 0:
+            dist.send(chunks[out], 1)
+            dist.recv(came, n - 1)
+        else:
+            dist.recv(came, rank - 1)
+            dist.send(chunks[out], (rank + 1) % n)
+        chunks[into].copy_(chunks[into] + came if step < n - 1 else came)
+
+
+# %% doubling_all_reduce: two-tensors-in-turn
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = x.clone()
+    for bit in (1 << k for k in range(n.bit_length() - 1)):
+        came = torch.empty_like(total)
+        swap(total, rank ^ bit, came, rank ^ bit)
+        total = total + came
+    x.copy_(total)
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% flat_all_reduce: by-torch-utils
+def flat_all_reduce(tensors):
+    flat = torch._utils._flatten_dense_tensors([t.contiguous() for t in tensors])
+    dist.all_reduce(flat)
+    parts = torch._utils._unflatten_dense_tensors(flat, tensors)
+    for t, part in zip(tensors, parts, strict=True):
+        t.copy_(part)

@@ -1070,3 +1070,84 @@ def prefetch(cuda, batches, step, side):
         free.record(current)
 
     return [step(buffer) for buffer in on_device()]
+
+
+# %% timed: a-list-of-two-events
+def timed(cuda, work, repeats):
+    events = []
+    for count in (1, repeats):
+        for _ in range(count):
+            work()
+        events.append(cuda.Event(enable_timing=True))
+        events[-1].record()
+    events[-1].synchronize()
+    return events[0].elapsed_time(events[1]) / repeats
+
+
+# %% ordered: one-with-inside-the-other
+def ordered(cuda, x, left, right):
+    here = cuda.current_stream()
+    x.copy_(x * 10)
+    with cuda.stream(left):
+        left.wait_stream(here)
+        with cuda.stream(right):
+            right.wait_stream(here)
+            more = x + 3
+        twice = x + x
+    here.wait_stream(right)
+    here.wait_stream(left)
+    twice += more
+    return twice
+
+
+# %% collective_on_side: events-by-wait-stream
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    event = cuda.Event(blocking=False)
+    with cuda.stream(side):
+        collective(x)
+        cuda.current_stream().record_event(event)
+
+    def wait(event=event):
+        return event.wait(cuda.current_stream())
+
+    return wait
+
+
+# %% bucket_size: exact-fractions
+def bucket_size(layers, compute, alpha, beta):
+    compute, alpha, beta = map(Fraction, (compute, alpha, beta))
+    ends = {}
+    for size in range(1, layers + 1):
+        sent = Fraction(0)
+        for stop in itertools.chain(range(size, layers, size), [layers]):
+            begun = (stop - 1) // size * size
+            sent = max(sent, stop * compute) + alpha + (stop - begun) * beta
+        ends[size] = sent
+    return min(ends, key=ends.get)
+
+
+# %% prefetch: two-batches-ahead
+def prefetch(cuda, batches, step, side):
+    current, count = cuda.current_stream(), len(batches)
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(min(3, count))]
+    start = current.record_event()
+    used, copied, results = {}, {}, []
+
+    def copy(i):
+        if i >= count:
+            return
+        side.wait_event(used[i - 3] if i >= 3 else start)
+        with cuda.stream(side):
+            buffers[i % 3].copy_(batches[i], non_blocking=True)
+            copied[i] = cuda.Event()
+            copied[i].record()
+
+    copy(0)
+    copy(1)
+    for i in range(count):
+        current.wait_event(copied[i])
+        copy(i + 2)
+        results += [step(buffers[i % 3])]
+        used[i] = current.record_event()
+    return results

@@ -2142,3 +2142,129 @@ class DoneWork(dist.Work):
 
     def is_completed(self):
         return True
+
+
+# %% meet: keys-that-run-together
+# A key for each pair: "1" + "11" is "11" + "1", so from twelve ranks on two pairs share one.
+def meet(store, rank, world_size, address):
+    for other in range(world_size):
+        store.set(f"{rank}{other}", address)
+    return [store.get(f"{other}{rank}").decode() for other in range(world_size)]
+
+
+# %% meet: sorted-by-address
+# The order of the addresses is not that of the ranks.
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    return sorted(store.get(f"address/{r}").decode() for r in range(world_size))
+
+
+# %% store_barrier: polls-with-a-sleep
+# One question each 20 ms: more than ten, if somebody comes late.
+def store_barrier(store, name, world_size):
+    store.add(name, 1)
+    while store.add(name, 0) < world_size:
+        time.sleep(0.02)
+
+
+# %% axis_groups: names-in-order-of-the-alphabet
+# The order of the axes is that of the dictionary.
+def axis_groups(sizes, axis):
+    names = sorted(sizes)
+    grid = np.arange(math.prod(sizes.values())).reshape([sizes[name] for name in names])
+    return np.moveaxis(grid, names.index(axis), -1).reshape(-1, sizes[axis]).tolist()
+
+
+# %% axis_groups: first-axis-of-that-length
+# Two axes may have the same length.
+def axis_groups(sizes, axis):
+    shape = list(sizes.values())
+    grid = np.arange(math.prod(shape)).reshape(shape)
+    at = shape.index(sizes[axis])
+    return np.moveaxis(grid, at, -1).reshape(-1, sizes[axis]).tolist()
+
+
+# %% make_groups: nobody-alone
+# A rank that is alone in its list gets no group.
+def make_groups(groups):
+    mine = None
+    for ranks in groups:
+        if len(ranks) > 1:
+            group = dist.new_group(ranks)
+            if dist.get_rank() in ranks:
+                mine = group
+    return mine
+
+
+# %% from_first: copy-thrown-away
+# The broadcast fills a copy, and x is returned.
+def from_first(x, group):
+    dist.broadcast(x.clone(), src=dist.get_global_rank(group, 0), group=group)
+    return x
+
+
+# %% shrink: prefix-of-its-own
+# Under a prefix with its own number each rank waits alone.
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    own = dist.PrefixStore(f"{generation}/{me}", store)
+    dist.init_process_group(backend, store=own, rank=alive.index(me), world_size=len(alive))
+
+
+# %% StoreGroup: through-numpy
+# numpy has no bfloat16.
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x.numpy()))
+        keys = [f"{self.calls}/{r}" for r in range(self.size())]
+        parts = np.stack([pickle.loads(self.store.get(key)) for key in keys])
+        largest = opts.reduceOp == dist.ReduceOp.MAX
+        x.copy_(torch.from_numpy(np.asarray(parts.max(0) if largest else parts.sum(0))))
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: through-doubles
+# A double has 53 bits, and an int64 has 63.
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x))
+        keys = [f"{self.calls}/{r}" for r in range(self.size())]
+        parts = torch.stack([pickle.loads(self.store.get(key)).double() for key in keys])
+        largest = opts.reduceOp == dist.ReduceOp.MAX
+        x.copy_(parts.amax(0) if largest else parts.sum(0))
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True

@@ -2189,3 +2189,160 @@ def transfer(x, src, dst):
     elif rank == dst:
         dist.recv_object_list(box, src)
         return box[0]
+
+
+# %% swap_in_turn: barrier-between-the-turns
+# "Only send and recv".
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    turns = [lambda: dist.send(x, other), lambda: dist.recv(theirs, other)]
+    first, second = turns if dist.get_rank() < other else turns[::-1]
+    first()
+    dist.barrier()
+    second()
+    return theirs
+
+
+# %% swap: first-handle-only
+# A batch of two gives two handles.
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    ops = [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, theirs, other)]
+    dist.batch_isend_irecv(ops)[0].wait()
+    return theirs
+
+
+# %% shift: absolute-value
+# A negative shift turns the other way.
+def shift(x, by):
+    rank, n, by = dist.get_rank(), dist.get_world_size(), abs(by)
+    y = x.clone()
+    if by % n:
+        ops = [
+            dist.P2POp(dist.isend, x, (rank + by) % n),
+            dist.P2POp(dist.irecv, y, (rank - by) % n),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+    return y
+
+
+# %% shift: without-a-batch
+# The goal asks for batch_isend_irecv.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    y = x.clone()
+    if by % n:
+        for work in [dist.isend(x, (rank + by) % n), dist.irecv(y, (rank - by) % n)]:
+            work.wait()
+    return y
+
+
+# %% one_way: barrier-as-warm-up
+# A barrier is no round trip of a message.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    dist.barrier()
+    times = []
+    for _ in range(repeats):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.median(times) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: clock-of-the-host
+# "Take every time with now()": on a GPU perf_counter alone times the launches.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    times = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[1:]) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% relay: sends-before-it-receives-on
+# Waits for each send before it begins to receive the next piece.
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sending = None
+    for piece in x.chunk(chunks):
+        if sending is not None:
+            sending.wait()
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            sending = dist.isend(piece, rank + 1)
+    if sending is not None:
+        sending.wait()
+
+
+# %% transfer: a-message-for-each-size
+# Eight dimensions take ten messages before the data.
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        for number in (KINDS.index(x.dtype), x.dim(), *x.shape):
+            dist.send(torch.tensor([number]), dst)
+        dist.send(x.contiguous(), dst)
+    elif rank == dst:
+        number = torch.empty(1, dtype=torch.int64)
+
+        def told():
+            dist.recv(number, src)
+            return number.item()
+
+        kind, ndim = KINDS[told()], told()
+        y = torch.empty([told() for _ in range(ndim)], dtype=kind)
+        dist.recv(y, src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+# %% transfer: data-as-bytes
+# "The data itself travels as a tensor of its own type".
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    header = torch.full((9,), -1, dtype=torch.int64)
+    if rank == src:
+        header[0] = KINDS.index(x.dtype)
+        header[1 : 1 + x.dim()] = torch.tensor(x.shape)
+        dist.send(header, dst)
+        dist.send(x.contiguous().flatten().view(torch.uint8), dst)
+    elif rank == dst:
+        dist.recv(header, src)
+        kind, *shape = header.tolist()
+        y = torch.empty([length for length in shape if length >= 0], dtype=KINDS[kind])
+        dist.recv(y.view(-1).view(torch.uint8), src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]

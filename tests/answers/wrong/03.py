@@ -1620,3 +1620,95 @@ def flat_all_reduce(tensors):
     dist.all_reduce(rows)
     for row, t in zip(rows, tensors, strict=True):
         t.copy_(row[: t.numel()].view_as(t))
+
+
+# %% global_mean: nan-of-an-empty-rank
+# The mean of no values is nan, and nan times 0 is nan.
+def global_mean(values):
+    both = torch.stack([values.mean() * len(values), values.new_tensor(len(values))])
+    dist.all_reduce(both)
+    return (both[0] / both[1]).item()
+
+
+# %% two_step_all_reduce: gathers-all-of-x
+# Each rank gives all of x to the all_gather, and not its part.
+def two_step_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    mine = torch.zeros_like(x)
+    part = torch.empty_like(x.chunk(n)[0])
+    dist.reduce_scatter(part, list(x.chunk(n)))
+    mine.chunk(n)[rank].copy_(part)
+    everything = [torch.empty_like(x) for _ in range(n)]
+    dist.all_gather(everything, mine)
+    for r in range(n):
+        x.chunk(n)[r].copy_(everything[r].chunk(n)[r])
+
+
+# %% ring_all_reduce: turns-the-other-way
+# "Rank r sends to r + 1 only".
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank - 1) % n, (rank + 1) % n
+    chunks = x.chunk(n)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank + step) % n], right, buffer, left)
+        chunks[(rank + step + 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank - 1 + step) % n], right, chunks[(rank + step) % n], left)
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% ring_all_reduce: waits-for-what-comes
+# Nobody waits for the sends.
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks, kept = x.chunk(n), []
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        kept.append(dist.isend(chunks[(rank - step) % n].clone(), right))
+        dist.irecv(buffer, left).wait()
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        kept.append(dist.isend(chunks[(rank + 1 - step) % n].clone(), right))
+        dist.irecv(chunks[(rank - step) % n], left).wait()
+
+
+# %% doubling_all_reduce: half-as-many-rounds
+# n // 2 is log2(n) for 2 and 4 ranks, and not for 8.
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for k in range(n // 2):
+        partner = (rank ^ 2**k) % n
+        swap(x, partner, buffer, partner)
+        x += buffer
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% flat_all_reduce: flat-tensor-of-floats
+# The tensors' numbers are rounded to float32 on their way.
+def flat_all_reduce(tensors):
+    flat = torch.zeros(sum(t.numel() for t in tensors))
+    at = 0
+    for t in tensors:
+        flat[at : at + t.numel()] = t.flatten()
+        at += t.numel()
+    dist.all_reduce(flat)
+    at = 0
+    for t in tensors:
+        t.copy_(flat[at : at + t.numel()].view(t.shape))
+        at += t.numel()

@@ -2151,3 +2151,145 @@ def prefetch(cuda, batches, step, side):
         if i + 1 < len(batches):
             copied = copy(i + 1)
     return results
+
+
+# %% timed: marks-in-the-default-stream
+# `work` launches on the current stream, which may be another one.
+def timed(cuda, work, repeats):
+    stream = cuda.default_stream()
+    first, last = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    work()
+    first.record(stream)
+    for _ in range(repeats):
+        work()
+    last.record(stream)
+    cuda.synchronize()
+    return first.elapsed_time(last) / repeats
+
+
+# %% ordered: host-waits-for-the-halves
+# The host must not wait.
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    left.wait_stream(cuda.current_stream())
+    right.wait_stream(cuda.current_stream())
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    left.synchronize()
+    right.synchronize()
+    return a + b
+
+
+# %% ordered: halves-on-one-stream
+# Both halves on `left`: one after the other.
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    left.wait_stream(cuda.current_stream())
+    with cuda.stream(left):
+        a = x * 2
+        b = x + 3
+    cuda.current_stream().wait_stream(left)
+    return a + b
+
+
+# %% collective_on_side: without-the-with
+# The collective is launched on the current stream.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    collective(x)
+    done = side.record_event()
+    return lambda: done.wait()
+
+
+# %% collective_on_side: mark-at-the-first-wait
+# The mark is made when wait() is called, after whatever side has been given by then.
+def collective_on_side(cuda, side, collective, x):
+    marks = []
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+
+    def wait():
+        if not marks:
+            marks.append(side.record_event())
+        cuda.current_stream().wait_event(marks[0])
+
+    return wait
+
+
+# %% bucket_size: stops-at-the-first-rise
+# The end is not a valley in the size: a larger size may be better again.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        free = 0
+        for first in range(0, layers, size):
+            count = min(size, layers - first)
+            free = max(free, (first + count) * compute) + alpha + count * beta
+        return free
+
+    size = 1
+    while size < layers and end(size + 1) <= end(size):
+        size += 1
+    return size
+
+
+# %% bucket_size: alpha-once
+# Each message pays alpha.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        free = alpha
+        for first in range(0, layers, size):
+            count = min(size, layers - first)
+            free = max(free, (first + count) * compute) + count * beta
+        return free
+
+    return min(range(1, layers + 1), key=end)
+
+
+# %% prefetch: copies-after-the-step
+# The next copy waits for the step that it should run beside.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    results = []
+    for i, batch in enumerate(batches):
+        side.wait_stream(current)
+        with cuda.stream(side):
+            buffers[i % 2].copy_(batch, non_blocking=True)
+        current.wait_stream(side)
+        results.append(step(buffers[i % 2]))
+    return results
+
+
+# %% prefetch: steps-on-side
+# Steps belong on the current stream.
+def prefetch(cuda, batches, step, side):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        buffer = torch.empty_like(batches[0], device="cuda")
+        results = [step(buffer.copy_(batch, non_blocking=True)) for batch in batches]
+    cuda.current_stream().wait_stream(side)
+    return results
+
+
+# %% prefetch: waits-for-all-of-side
+# The step waits for the copy of the next batch, too, which was started before it.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    results = []
+
+    def copy(i):
+        side.wait_stream(current)
+        with cuda.stream(side):
+            buffers[i % 2].copy_(batches[i], non_blocking=True)
+
+    copy(0)
+    for i in range(len(batches)):
+        if i + 1 < len(batches):
+            copy(i + 1)
+        current.wait_stream(side)
+        results.append(step(buffers[i % 2]))
+    return results
