@@ -593,11 +593,12 @@ def shrink(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     for _ in range(generation):
         store = dist.PrefixStore("next", store)
     numbers = dict(zip(alive, itertools.count()))
     dist.destroy_process_group()
-    dist.init_process_group("gloo", store=store, rank=numbers[me], world_size=len(numbers))
+    dist.init_process_group(backend, store=store, rank=numbers[me], world_size=len(numbers))
 
 
 # %% shrink: everybody-connected-before-it-returns
@@ -605,12 +606,13 @@ def shrink(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     if dist.is_initialized():
         dist.destroy_process_group(dist.group.WORLD)
     name = "-".join(map(str, [generation, "of", *alive]))
     rank = next(new for new, old in enumerate(alive) if old == me)
     own = dist.PrefixStore(name, store)
-    dist.init_process_group("gloo", store=own, rank=rank, world_size=len(alive))
+    dist.init_process_group(backend, store=own, rank=rank, world_size=len(alive))
     dist.barrier()
 
 
@@ -625,9 +627,10 @@ def new_world(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     options = new_world(store, me, alive, generation)
     dist.destroy_process_group()
-    dist.init_process_group(backend="gloo", **options)
+    dist.init_process_group(backend=backend, **options)
 
 
 # %% shrink: prefix-agreed-in-the-store
@@ -635,12 +638,13 @@ def shrink(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     dist.destroy_process_group()
     notice = f"notice of generation {generation}"
     if me == alive[0]:
         store.set(notice, f"world {generation} of {len(alive)}, since {time.time_ns()}")
     own = dist.PrefixStore(store.get(notice).decode(), store)
-    dist.init_process_group("gloo", store=own, rank=alive.index(me), world_size=len(alive))
+    dist.init_process_group(backend, store=own, rank=alive.index(me), world_size=len(alive))
 
 
 # %% shrink: exit-stack-and-partial
@@ -648,7 +652,7 @@ def shrink(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
-    meet = functools.partial(dist.init_process_group, "gloo", world_size=len(alive))
+    meet = functools.partial(dist.init_process_group, dist.get_backend(), world_size=len(alive))
     with contextlib.ExitStack() as stack:
         own = dist.PrefixStore(f"after-shrinking-{generation}-times", store)
         stack.callback(meet, store=own, rank=[*alive].index(me))

@@ -837,7 +837,7 @@ def transfer(x, src, dst):
 
 
 # %% transfer: header-as-json
-# The header is JSON in 512 bytes, padded with blanks; the data travels as a flat tensor of bytes.
+# The header is JSON in 512 bytes, padded with blanks; the data travels as a flat tensor.
 
 KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 KINDS += [torch.int32, torch.int64]
@@ -852,7 +852,7 @@ def transfer(x, src, dst):
             .ljust(512)
         )
         dist.send(torch.tensor(list(said), dtype=torch.uint8, device=device), dst)
-        dist.send(x.detach().contiguous().reshape(-1).view(torch.uint8), dst)
+        dist.send(x.detach().contiguous().reshape(-1), dst)
         return None
     if rank != dst:
         return None
@@ -860,7 +860,7 @@ def transfer(x, src, dst):
     dist.recv(said, src)
     about = json.loads(bytes(said.tolist()))
     came = torch.empty(about["shape"], dtype=getattr(torch, about["dtype"]), device=device)
-    dist.recv(came.reshape(-1).view(torch.uint8), src)
+    dist.recv(came.reshape(-1), src)
     return came
 
 
