@@ -991,38 +991,9 @@ class StoreGroup(dist.ProcessGroup):
         return DoneWork()
 
 
-# %% local_gpu: index-of-a-device
-def local_gpu(env):
-    return torch.device("cuda", int(env["LOCAL_RANK"])).index
-
-
 # %% local_gpu: found-among-the-items
 def local_gpu(env):
     return next(int(value) for name, value in env.items() if name == "LOCAL_RANK")
-
-
-# %% local_gpu: place-in-the-range-of-the-node
-def local_gpu(env):
-    places = {str(place): place for place in range(int(env["LOCAL_WORLD_SIZE"]))}
-    return places[env["LOCAL_RANK"]]
-
-
-# %% meet: waits-for-all-keys-first
-def meet(store, rank, world_size, address):
-    keys = [f"where/{r:04}" for r in range(world_size)]
-    store.set(keys[rank], address)
-    store.wait(keys)
-    return [store.get(key).decode("utf-8") for key in keys]
-
-
-# %% meet: rank-0-tells-all
-def meet(store, rank, world_size, address):
-    if rank:
-        store.set(f"from {rank}", address)
-    else:
-        others = [store.get(f"from {r}").decode() for r in range(1, world_size)]
-        store.set("all", json.dumps([address, *others]))
-    return json.loads(store.get("all"))
 
 
 # %% meet: looks-again-and-again
@@ -1037,20 +1008,6 @@ def meet(store, rank, world_size, address):
     return [found[r] for r in range(world_size)]
 
 
-# %% store_barrier: waits-for-the-last-number
-def store_barrier(store, name, world_size):
-    number = store.add(f"{name}/count", 1)
-    store.set(f"{name}/{number}", "")
-    store.wait([f"{name}/{world_size}"])
-
-
-# %% store_barrier: waits-for-every-number
-def store_barrier(store, name, world_size):
-    number = store.add(f"{name}:count", 1)
-    store.set(f"{name}:came:{number}", "yes")
-    store.wait([f"{name}:came:{n}" for n in range(1, world_size + 1)])
-
-
 # %% store_barrier: get-of-the-open-door
 def store_barrier(store, name, world_size):
     count, door = f"barrier/{name}/count", f"barrier/{name}/door"
@@ -1058,13 +1015,6 @@ def store_barrier(store, name, world_size):
         store.get(door)
     else:
         store.set(door, b"open")
-
-
-# %% axis_groups: two-axes-swapped
-def axis_groups(sizes, axis):
-    grid = np.arange(math.prod(sizes.values())).reshape(*sizes.values())
-    swapped = grid.swapaxes(list(sizes).index(axis), -1)
-    return swapped.reshape(-1, sizes[axis]).tolist()
 
 
 # %% axis_groups: by-stride-and-remainder
@@ -1089,61 +1039,6 @@ def axis_groups(sizes, axis):
     return list(reversed(groups.values()))
 
 
-# %% make_groups: subgroups-by-enumeration
-def make_groups(groups):
-    mine, _ = dist.new_subgroups_by_enumeration(groups)
-    return mine
-
-
-# %% make_groups: dictionary-of-ranks
-def make_groups(groups):
-    of = {}
-    for ranks in groups:
-        of |= dict.fromkeys(ranks, dist.new_group(ranks=ranks))
-    return of[dist.get_rank()]
-
-
-# %% make_groups: picked-from-a-list
-def make_groups(groups):
-    made = list(map(dist.new_group, groups))
-    return next(
-        group for group, ranks in zip(made, groups, strict=True) if dist.get_rank() in ranks
-    )
-
-
-# %% from_first: place-in-the-group
-def from_first(x, group):
-    dist.broadcast(x, group=group, group_src=0)
-
-
-# %% from_first: first-of-the-members
-def from_first(x, group):
-    first, *_ = dist.get_process_group_ranks(group)
-    handle = dist.broadcast(x, first, group, async_op=True)
-    handle.wait()
-    return x
-
-
-# %% from_first: into-a-copy
-def from_first(x, group):
-    got = x.clone()
-    dist.broadcast(got, src=dist.get_global_rank(group, 0), group=group)
-    return got
-
-
-# %% shrink: numbers-by-a-dictionary
-def shrink(store, me, alive, generation):
-    backend = dist.get_backend(dist.group.WORLD)
-    numbers = {old: new for new, old in enumerate(alive)}
-    dist.destroy_process_group(dist.group.WORLD)
-    dist.init_process_group(
-        backend=backend,
-        store=dist.PrefixStore(str(generation), dist.PrefixStore("smaller", store)),
-        rank=numbers[me],
-        world_size=len(numbers),
-    )
-
-
 # %% shrink: those-before-me
 def shrink(store, me, alive, generation):
     before = list(itertools.takewhile(lambda other: other != me, alive))
@@ -1163,40 +1058,6 @@ def shrink(store, me, alive, generation):
         backend, None, None, len(alive), alive.index(me), dist.PrefixStore(prefix, store)
     )
     dist.barrier()
-
-
-# %% StoreGroup: rank-0-computes
-class StoreGroup(dist.ProcessGroup):
-    def __init__(self, store, rank, size):
-        super().__init__(rank, size)
-        self.store, self.calls = store, 0
-
-    def getBackendName(self):
-        return "store"
-
-    def allreduce(self, tensors, opts):
-        (x,) = tensors
-        call, self.calls = self.calls, self.calls + 1
-        if self.rank():
-            self.store.set(f"{call}/{self.rank()}", pickle.dumps(x))
-        else:
-            for r in range(1, self.size()):
-                part = pickle.loads(self.store.get(f"{call}/{r}"))
-                if opts.reduceOp == dist.ReduceOp.MAX:
-                    torch.maximum(x, part, out=x)
-                else:
-                    x.add_(part)
-            self.store.set(f"{call}/result", pickle.dumps(x))
-        x.copy_(pickle.loads(self.store.get(f"{call}/result")))
-        return DoneWork()
-
-
-class DoneWork(dist.Work):
-    def wait(self, timeout=None):
-        return True
-
-    def is_completed(self):
-        return True
 
 
 # %% StoreGroup: folded-by-an-operator
@@ -1254,28 +1115,6 @@ class DoneWork(dist.Work):
 
     def is_completed(self):
         return True
-
-
-# %% meet: encoded-and-decoded
-def meet(store, rank, world_size, address):
-    store.set(f"rank-{rank}", address.encode("utf-8"))
-    told = map(store.get, (f"rank-{other}" for other in range(world_size)))
-    return [str(one, "utf-8") for one in told]
-
-
-# %% store_barrier: last-one-wakes-the-one-before
-def store_barrier(store, name, world_size):
-    number = store.add(f"{name}/arrived", 1)
-    if number < world_size:
-        store.wait([f"{name}/leaves/{number + 1}"])
-    store.set(f"{name}/leaves/{number}", "")
-
-
-# %% make_groups: sorted-lists
-def make_groups(groups):
-    made = {tuple(ranks): dist.new_group(ranks) for ranks in sorted(groups)}
-    (mine,) = [group for ranks, group in made.items() if dist.get_rank() in ranks]
-    return mine
 
 
 # %% StoreGroup: handed-from-rank-to-rank

@@ -1032,26 +1032,6 @@ def transfer(x, src, dst):
         return flat.reshape(sizes)
 
 
-# %% swap_in_turn: list-of-turns
-def swap_in_turn(x, other):
-    theirs = torch.zeros_like(x)
-    turns = [lambda: dist.send(x, other), lambda: dist.recv(theirs, other)]
-    for turn in turns if dist.get_rank() > other else reversed(turns):
-        turn()
-    return theirs
-
-
-# %% swap_in_turn: each-sender-in-order
-def swap_in_turn(x, other):
-    me, theirs = dist.get_rank(), x.clone()
-    for sender in sorted((me, other)):
-        if sender == me:
-            dist.send(x, dst=other)
-        else:
-            dist.recv(theirs, src=other)
-    return theirs
-
-
 # %% swap_in_turn: send-between-two-ifs
 def swap_in_turn(x, other):
     theirs = x.new_empty(x.shape)
@@ -1062,47 +1042,6 @@ def swap_in_turn(x, other):
     if first != other:
         recv(theirs, other)
     return theirs
-
-
-# %% swap: receive-started-first
-def swap(x, other):
-    theirs = torch.empty_like(x)
-    receiving = dist.irecv(theirs, src=other)
-    sending = dist.isend(x, dst=other)
-    receiving.wait()
-    sending.wait()
-    return theirs
-
-
-# %% swap: batch-by-a-loop-over-calls
-def swap(x, other):
-    theirs = x.clone()
-    ops = [P2POp(call, t, other) for call, t in ((irecv, theirs), (isend, x))]
-    collections.deque((work.wait() for work in batch_isend_irecv(ops)), maxlen=0)
-    return theirs
-
-
-# %% swap: handles-on-an-exit-stack
-def swap(x, other):
-    theirs = torch.full_like(x, 7)
-    with contextlib.ExitStack() as stack:
-        for call, tensor in {isend: x, irecv: theirs}.items():
-            stack.callback(call(tensor, other).wait)
-    return theirs
-
-
-# %% shift: rotated-ring
-def shift(x, by):
-    ring = collections.deque(range(dist.get_world_size()))
-    rank = dist.get_rank()
-    ring.rotate(by)
-    source, to = ring[rank], ring.index(rank)
-    got = x.clone()
-    if source != rank:
-        ops = [dist.P2POp(dist.irecv, got, source), dist.P2POp(dist.isend, x, to)]
-        for work in dist.batch_isend_irecv(ops):
-            work.wait()
-    return got
 
 
 # %% shift: divmod-first
@@ -1202,34 +1141,6 @@ def now():
     return time.perf_counter()
 
 
-# %% relay: split-by-a-rounded-up-size
-def relay(x, chunks):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    sending = []
-    for piece in x.split(-(-len(x) // chunks)):
-        if rank:
-            dist.recv(piece, rank - 1)
-        if rank != last:
-            sending.append(dist.isend(piece, rank + 1))
-    while sending:
-        sending.pop(0).wait()
-
-
-# %% relay: all-receives-started-at-once
-def relay(x, chunks):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    pieces = list(x.chunk(chunks))
-    coming = [dist.irecv(piece, rank - 1) for piece in pieces] if rank > 0 else []
-    going = []
-    for number, piece in enumerate(pieces):
-        if coming:
-            coming[number].wait()
-        if rank + 1 < n:
-            going.append(dist.isend(piece, rank + 1))
-    for handle in going:
-        handle.wait()
-
-
 # %% relay: three-kinds-of-ranks
 def relay(x, chunks):
     rank, n = dist.get_rank(), dist.get_world_size()
@@ -1317,18 +1228,6 @@ KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 KINDS += [torch.int32, torch.int64]
 
 
-# %% swap_in_turn: receive-in-the-middle
-def swap_in_turn(x, other):
-    got = torch.zeros_like(x)
-    mine_first = dist.get_rank() - other < 0
-    if mine_first:
-        dist.send(x, other)
-    dist.recv(got, other)
-    if not mine_first:
-        dist.send(x, other)
-    return got
-
-
 # %% shift: keywords
 def shift(x, by):
     n = dist.get_world_size()
@@ -1343,19 +1242,6 @@ def shift(x, by):
     for work in dist.batch_isend_irecv(p2p_op_list=ops):
         work.wait()
     return got
-
-
-# %% relay: last-piece-first
-def relay(x, chunks):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    handles = []
-    for piece in reversed(x.chunk(chunks)):
-        if rank > 0:
-            dist.irecv(piece, rank - 1).wait()
-        if rank < last:
-            handles += [dist.isend(piece, rank + 1)]
-    for handle in reversed(handles):
-        handle.wait()
 
 
 # %% transfer: header-as-text

@@ -685,47 +685,12 @@ def flat_all_reduce(tensors):
         start = end
 
 
-# %% global_mean: gathered-pairs
-def global_mean(values):
-    pair = torch.tensor(
-        [float(values.sum()), len(values)], dtype=torch.float64, device=values.device
-    )
-    pairs = [torch.empty_like(pair) for _ in range(dist.get_world_size())]
-    dist.all_gather(pairs, pair)
-    total, count = map(sum, zip(*(one.tolist() for one in pairs), strict=True))
-    return total / count
-
-
-# %% global_mean: average-of-both
-def global_mean(values):
-    both = values.new_empty(2, dtype=torch.double)
-    both[0], both[1] = values.double().sum(), values.numel()
-    work = dist.all_reduce(both, op=dist.ReduceOp.AVG, async_op=True)
-    work.wait()
-    return float(both[0] / both[1])
-
-
 # %% global_mean: sums-of-values-and-ones
 def global_mean(values):
     table = torch.stack([values, torch.ones_like(values)]).to(torch.float64)
     sums = table.sum(dim=1)
     all_reduce(sums)
     return torch.div(*sums).item()
-
-
-# %% two_step_all_reduce: tensors-in-one-piece
-def two_step_all_reduce(x):
-    part = x.new_empty(x.numel() // dist.get_world_size())
-    dist.reduce_scatter_tensor(part, x)
-    dist.all_gather_into_tensor(x, part)
-
-
-# %% two_step_all_reduce: rows-of-a-matrix
-def two_step_all_reduce(x):
-    rows = x.view(dist.get_world_size(), -1).unbind()
-    part = rows[dist.get_rank()].clone()
-    dist.reduce_scatter(part, [row.clone() for row in rows])
-    dist.all_gather(list(rows), part)
 
 
 # %% two_step_all_reduce: gathered-then-copied
@@ -818,33 +783,6 @@ def swap(out, to, into, source):
         work.wait()
 
 
-# %% doubling_all_reduce: farthest-first
-def doubling_all_reduce(x):
-    rank, distance = dist.get_rank(), dist.get_world_size() // 2
-    while distance:
-        partner, came = rank ^ distance, torch.zeros_like(x)
-        handles = [dist.irecv(came, partner), dist.isend(x.clone(), partner)]
-        for handle in handles:
-            handle.wait()
-        torch.add(x, came, out=x)
-        distance //= 2
-
-
-# %% doubling_all_reduce: lower-half-sends-first
-def doubling_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    buffer = torch.empty_like(x)
-    for k in range(int(math.log2(n))):
-        partner = rank ^ (1 << k)
-        if rank < partner:
-            dist.send(x, partner)
-            dist.recv(buffer, partner)
-        else:
-            dist.recv(buffer, partner)
-            dist.send(x, partner)
-        x += buffer
-
-
 # %% flat_all_reduce: filled-by-offsets
 def flat_all_reduce(tensors):
     ends = list(itertools.accumulate((t.numel() for t in tensors), initial=0))
@@ -856,15 +794,6 @@ def flat_all_reduce(tensors):
         t[...] = flat[begin:end].reshape(t.shape)
 
 
-# %% flat_all_reduce: iterator-over-parts
-def flat_all_reduce(tensors):
-    flat = torch.hstack([t.ravel() for t in tensors])
-    dist.all_reduce(flat, op=dist.ReduceOp.SUM, async_op=True).wait()
-    parts = iter(flat.split([t.numel() for t in tensors]))
-    for t in tensors:
-        t.copy_(next(parts).reshape_as(t))
-
-
 # %% flat_all_reduce: zeroed-and-added
 def flat_all_reduce(tensors):
     flat = torch.concat(tuple(map(torch.flatten, tensors)))
@@ -874,41 +803,6 @@ def flat_all_reduce(tensors):
         t.zero_()
         t += flat[used : used + t.numel()].view(t.shape)
         used += t.numel()
-
-
-# %% global_mean: all-to-all-of-pairs
-def global_mean(values):
-    n = dist.get_world_size()
-    pair = torch.tensor(
-        [values.double().sum(), len(values)], dtype=torch.float64, device=values.device
-    )
-    given = pair.repeat(n)
-    got = torch.empty_like(given)
-    dist.all_to_all_single(got, given)
-    total, count = got.view(n, 2).sum(dim=0).tolist()
-    return total / count
-
-
-# %% two_step_all_reduce: functional-collectives
-def two_step_all_reduce(x):
-    part = funcol.reduce_scatter_tensor(x, "sum", 0, dist.group.WORLD)
-    x.copy_(funcol.all_gather_tensor(part, 0, dist.group.WORLD))
-
-
-# %% ring_all_reduce: rank-0-sends-first
-def ring_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    chunks = x.chunk(n)
-    came = torch.empty_like(chunks[0])
-    for step in range(2 * n - 2):
-        out, into = (rank - step) % n, (rank - step - 1) % n
-        if rank == 0:
-            dist.send(chunks[out], 1)
-            dist.recv(came, n - 1)
-        else:
-            dist.recv(came, rank - 1)
-            dist.send(chunks[out], (rank + 1) % n)
-        chunks[into].copy_(chunks[into] + came if step < n - 1 else came)
 
 
 # %% doubling_all_reduce: two-tensors-in-turn
@@ -927,12 +821,3 @@ def swap(out, to, into, source):
     receives = dist.P2POp(dist.irecv, into, source)
     for work in dist.batch_isend_irecv([sends, receives]):
         work.wait()
-
-
-# %% flat_all_reduce: by-torch-utils
-def flat_all_reduce(tensors):
-    flat = torch._utils._flatten_dense_tensors([t.contiguous() for t in tensors])
-    dist.all_reduce(flat)
-    parts = torch._utils._unflatten_dense_tensors(flat, tensors)
-    for t, part in zip(tensors, parts, strict=True):
-        t.copy_(part)

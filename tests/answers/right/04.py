@@ -837,22 +837,6 @@ def timed(cuda, work, repeats):
     return sum(a.elapsed_time(b) for a, b in pairwise(events)) / repeats
 
 
-# %% timed: marks-in-the-current-stream
-def timed(cuda, work, repeats):
-    stream = cuda.current_stream()
-    begin, end = (cuda.Event(enable_timing=True) for _ in "ab")
-    for _ in range(3):
-        work()
-    stream.record_event(begin)
-    calls = 0
-    while calls < repeats:
-        work()
-        calls += 1
-    stream.record_event(end)
-    stream.synchronize()
-    return begin.elapsed_time(end) / calls
-
-
 # %% timed: warm-up-waited-for
 def timed(cuda, work, repeats):
     marks = {name: cuda.Event(enable_timing=True) for name in ("begin", "end")}
@@ -883,22 +867,6 @@ def ordered(cuda, x, left, right):
     return sum((result for result, _ in made[1:]), made[0][0])
 
 
-# %% ordered: into-tensors-made-before
-def ordered(cuda, x, left, right):
-    here = cuda.current_stream()
-    a, b = torch.empty_like(x), torch.empty_like(x)
-    torch.mul(x, 10, out=x)
-    for stream in (left, right):
-        stream.wait_stream(here)
-    with cuda.stream(right):
-        torch.add(x, 3, out=b)
-    with cuda.stream(left):
-        torch.mul(x, 2, out=a)
-    for stream in (left, right):
-        here.wait_stream(stream)
-    return a.add_(b)
-
-
 # %% ordered: half-in-place-of-a-sum
 def ordered(cuda, x, left, right):
     main = cuda.current_stream()
@@ -920,62 +888,6 @@ def ordered(cuda, x, left, right):
     return torch.add(doubled, more)
 
 
-# %% collective_on_side: bound-method-of-the-event
-def collective_on_side(cuda, side, collective, x):
-    cuda.current_stream().record_event().wait(side)
-    with cuda.stream(side):
-        collective(x)
-    return side.record_event().wait
-
-
-# %% collective_on_side: object-that-is-called
-class Waiting:
-    def __init__(self, cuda, event, kept):
-        self.cuda, self.event, self.kept = cuda, event, kept
-
-    def __call__(self):
-        self.cuda.current_stream().wait_event(self.event)
-
-
-def collective_on_side(cuda, side, collective, x):
-    ready, done = cuda.Event(), cuda.Event()
-    ready.record(cuda.current_stream())
-    side.wait_event(ready)
-    with cuda.stream(side):
-        collective(x)
-        done.record()
-    return Waiting(cuda, done, x)
-
-
-# %% collective_on_side: partial-of-a-helper
-def collective_on_side(cuda, side, collective, x):
-    def let_wait(event):
-        event.wait(cuda.current_stream())
-
-    side.wait_stream(cuda.current_stream())
-    done = cuda.Event()
-    with cuda.stream(side):
-        collective(x)
-        side.record_event(done)
-    return functools.partial(let_wait, done)
-
-
-# %% bucket_size: layer-by-layer
-def bucket_size(layers, compute, alpha, beta):
-    best = None
-    for size in range(1, layers + 1):
-        clock, link_free, waiting = 0, 0, 0
-        for layer in range(layers):
-            clock += compute
-            waiting += 1
-            if waiting == size or layer == layers - 1:
-                link_free = max(clock, link_free) + alpha + waiting * beta
-                waiting = 0
-        if best is None or link_free < best[0]:
-            best = link_free, size
-    return best[1]
-
-
 # %% bucket_size: folded
 def bucket_size(layers, compute, alpha, beta):
     def done(size):
@@ -986,17 +898,6 @@ def bucket_size(layers, compute, alpha, beta):
         )
 
     return 1 + int(np.argmin([done(size) for size in range(1, layers + 1)]))
-
-
-# %% bucket_size: recursion-from-the-end
-def bucket_size(layers, compute, alpha, beta):
-    def finished(size, upto):
-        if upto == 0:
-            return 0
-        count = upto % size or size
-        return max(upto * compute, finished(size, upto - count)) + alpha + count * beta
-
-    return sorted((finished(size, layers), size) for size in range(1, layers + 1))[0][1]
 
 
 # %% prefetch: streams-that-wait-for-each-other
@@ -1098,20 +999,6 @@ def ordered(cuda, x, left, right):
     here.wait_stream(left)
     twice += more
     return twice
-
-
-# %% collective_on_side: events-by-wait-stream
-def collective_on_side(cuda, side, collective, x):
-    side.wait_stream(cuda.current_stream())
-    event = cuda.Event(blocking=False)
-    with cuda.stream(side):
-        collective(x)
-        cuda.current_stream().record_event(event)
-
-    def wait(event=event):
-        return event.wait(cuda.current_stream())
-
-    return wait
 
 
 # %% bucket_size: exact-fractions

@@ -1278,70 +1278,6 @@ def flat_all_reduce(tensors):
         at -= t.numel()
 
 
-# %% global_mean: mean-of-means
-# A rank with few values counts as much as one with many.
-def global_mean(values):
-    mean = values.mean() if len(values) else values.new_zeros(())
-    dist.all_reduce(mean)
-    return (mean / dist.get_world_size()).item()
-
-
-# %% global_mean: two-calls
-# "By exactly one collective call".
-def global_mean(values):
-    total = values.sum()
-    count = torch.tensor(len(values), device=values.device)
-    dist.all_reduce(total)
-    dist.all_reduce(count)
-    return (total / count).item()
-
-
-# %% global_mean: tensor-returned
-# A Python float was asked for.
-def global_mean(values):
-    both = torch.tensor([values.sum(), len(values)], dtype=torch.float64, device=values.device)
-    dist.all_reduce(both)
-    return both[0] / both[1]
-
-
-# %% global_mean: nothing-to-say
-# A rank without values does not call, and the others wait for it.
-def global_mean(values):
-    if len(values) == 0:
-        return 0.0
-    both = torch.stack([values.sum(), values.new_tensor(len(values))])
-    dist.all_reduce(both)
-    return (both[0] / both[1]).item()
-
-
-# %% global_mean: only-the-root-knows
-# reduce leaves the sums on rank 0 alone.
-def global_mean(values):
-    both = torch.tensor([values.sum(), len(values)], dtype=torch.float64, device=values.device)
-    dist.reduce(both, dst=0)
-    return (both[0] / both[1]).item()
-
-
-# %% two_step_all_reduce: x-is-another-tensor
-# `x` is a new tensor inside of the function; the caller's keeps its numbers.
-def two_step_all_reduce(x):
-    n = dist.get_world_size()
-    part = torch.empty_like(x[: len(x) // n])
-    dist.reduce_scatter(part, list(x.chunk(n)))
-    parts = [torch.empty_like(part) for _ in range(n)]
-    dist.all_gather(parts, part)
-    x = torch.cat(parts)
-
-
-# %% two_step_all_reduce: part-without-type
-# torch.empty makes float32, whatever x is.
-def two_step_all_reduce(x):
-    n = dist.get_world_size()
-    part = torch.empty(len(x) // n)
-    dist.reduce_scatter(part, list(x.chunk(n)))
-    dist.all_gather(list(x.chunk(n)), part)
-
-
 # %% two_step_all_reduce: first-step-not-waited-for
 # The second step may send a part that is not finished.
 def two_step_all_reduce(x):
@@ -1350,86 +1286,6 @@ def two_step_all_reduce(x):
     part = torch.zeros_like(chunks[0])
     dist.reduce_scatter(part, chunks, async_op=True)
     dist.all_gather(chunks, part)
-
-
-# %% two_step_all_reduce: average
-# The sum was asked for.
-def two_step_all_reduce(x):
-    n = dist.get_world_size()
-    chunks = list(x.chunk(n))
-    part = torch.zeros_like(chunks[0])
-    dist.reduce_scatter(part, chunks)
-    dist.all_gather(chunks, part)
-    x /= n
-
-
-# %% two_step_all_reduce: all-to-all-and-a-sum
-# The first step is another collective.
-def two_step_all_reduce(x):
-    n = dist.get_world_size()
-    got = torch.empty_like(x)
-    dist.all_to_all_single(got, x)
-    part = got.view(n, -1).sum(0).to(x.dtype)
-    dist.all_gather(list(x.chunk(n)), part)
-
-
-# %% ring_all_reduce: second-half-adds-too
-# Complete chunks replace what is there, and are not added to it.
-def ring_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    right, left = (rank + 1) % n, (rank - 1) % n
-    chunks = x.chunk(n)
-    buffer = torch.empty_like(chunks[0])
-    for step in range(2 * (n - 1)):
-        swap(chunks[(rank - step) % n], right, buffer, left)
-        chunks[(rank - step - 1) % n].add_(buffer)
-
-
-def swap(out, to, into, source):
-    sends = dist.P2POp(dist.isend, out, to)
-    receives = dist.P2POp(dist.irecv, into, source)
-    for work in dist.batch_isend_irecv([sends, receives]):
-        work.wait()
-
-
-# %% ring_all_reduce: second-half-from-chunk-rank
-# After the first half rank r has the sum in chunk r + 1, and not in chunk r.
-def ring_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    right, left = (rank + 1) % n, (rank - 1) % n
-    chunks = x.chunk(n)
-    buffer = torch.empty_like(chunks[0])
-    for step in range(n - 1):
-        swap(chunks[(rank - step) % n], right, buffer, left)
-        chunks[(rank - step - 1) % n].add_(buffer)
-    for step in range(n - 1):
-        swap(chunks[(rank - step) % n], right, chunks[(rank - step - 1) % n], left)
-
-
-def swap(out, to, into, source):
-    sends = dist.P2POp(dist.isend, out, to)
-    receives = dist.P2POp(dist.irecv, into, source)
-    for work in dist.batch_isend_irecv([sends, receives]):
-        work.wait()
-
-
-# %% ring_all_reduce: everything-goes-round
-# Sends all of x in each of N - 1 steps.
-def ring_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    right, left = (rank + 1) % n, (rank - 1) % n
-    out, into = x.clone(), torch.empty_like(x)
-    for _ in range(n - 1):
-        swap(out, right, into, left)
-        x += into
-        out, into = into, out
-
-
-def swap(out, to, into, source):
-    sends = dist.P2POp(dist.isend, out, to)
-    receives = dist.P2POp(dist.irecv, into, source)
-    for work in dist.batch_isend_irecv([sends, receives]):
-        work.wait()
 
 
 # %% ring_all_reduce: table-of-four-ranks
@@ -1444,27 +1300,6 @@ def ring_all_reduce(x):
         chunks[(rank - step - 1) % 4 % n].add_(buffer)
     for step in range(3):
         swap(chunks[(rank + 1 - step) % 4 % n], right, chunks[(rank - step) % 4 % n], left)
-
-
-def swap(out, to, into, source):
-    sends = dist.P2POp(dist.isend, out, to)
-    receives = dist.P2POp(dist.irecv, into, source)
-    for work in dist.batch_isend_irecv([sends, receives]):
-        work.wait()
-
-
-# %% ring_all_reduce: buffer-of-floats
-# The buffer is float32, whatever x is.
-def ring_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    right, left = (rank + 1) % n, (rank - 1) % n
-    chunks = x.chunk(n)
-    buffer = torch.zeros(len(x) // n)
-    for step in range(n - 1):
-        swap(chunks[(rank - step) % n], right, buffer, left)
-        chunks[(rank - step - 1) % n].add_(buffer)
-    for step in range(n - 1):
-        swap(chunks[(rank + 1 - step) % n], right, chunks[(rank - step) % n], left)
 
 
 def swap(out, to, into, source):
@@ -1510,93 +1345,6 @@ def swap(out, to, into, source):
         work.wait()
 
 
-# %% doubling_all_reduce: x-made-anew
-# `x = x + buffer` is another tensor, and the caller's keeps its numbers.
-def doubling_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    buffer = torch.empty_like(x)
-    distance = 1
-    while distance < n:
-        partner = rank ^ distance
-        swap(x, partner, buffer, partner)
-        x = x + buffer
-        distance *= 2
-
-
-def swap(out, to, into, source):
-    sends = dist.P2POp(dist.isend, out, to)
-    receives = dist.P2POp(dist.irecv, into, source)
-    for work in dist.batch_isend_irecv([sends, receives]):
-        work.wait()
-
-
-# %% doubling_all_reduce: partner-by-addition
-# The rank that is `distance` ahead has its own partner further ahead.
-def doubling_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    buffer = torch.empty_like(x)
-    distance = 1
-    while distance < n:
-        partner = (rank + distance) % n
-        swap(x, partner, buffer, partner)
-        x += buffer
-        distance *= 2
-
-
-def swap(out, to, into, source):
-    sends = dist.P2POp(dist.isend, out, to)
-    receives = dist.P2POp(dist.irecv, into, source)
-    for work in dist.batch_isend_irecv([sends, receives]):
-        work.wait()
-
-
-# %% doubling_all_reduce: own-numbers-each-time
-# Sends what it had at the start, and not all that it has by now.
-def doubling_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    buffer, mine = torch.empty_like(x), x.clone()
-    distance = 1
-    while distance < n:
-        swap(mine, rank ^ distance, buffer, rank ^ distance)
-        x += buffer
-        distance *= 2
-
-
-def swap(out, to, into, source):
-    sends = dist.P2POp(dist.isend, out, to)
-    receives = dist.P2POp(dist.irecv, into, source)
-    for work in dist.batch_isend_irecv([sends, receives]):
-        work.wait()
-
-
-# %% flat_all_reduce: list-gets-other-tensors
-# The list holds the sums, in new tensors; the caller's keep their numbers.
-def flat_all_reduce(tensors):
-    flat = torch.cat([t.flatten() for t in tensors])
-    dist.all_reduce(flat)
-    for i, part in enumerate(flat.split([t.numel() for t in tensors])):
-        tensors[i] = part.view(tensors[i].shape)
-
-
-# %% flat_all_reduce: reshape-of-a-transposed-one
-# reshape(-1) of a transposed view is a copy, and the sum is written into it.
-def flat_all_reduce(tensors):
-    flat = torch.cat([t.reshape(-1) for t in tensors])
-    dist.all_reduce(flat)
-    for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-        t.reshape(-1).copy_(part)
-
-
-# %% flat_all_reduce: average
-# As DDP does; the sum was asked for.
-def flat_all_reduce(tensors):
-    flat = torch.cat([t.flatten() for t in tensors])
-    dist.all_reduce(flat)
-    flat = flat / dist.get_world_size()
-    for t, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-        t.copy_(part.view_as(t))
-
-
 # %% flat_all_reduce: ends-at-an-empty-one
 # What follows an empty tensor gets no sum.
 def flat_all_reduce(tensors):
@@ -1608,77 +1356,6 @@ def flat_all_reduce(tensors):
             break
         t.copy_(flat[at : at + t.numel()].view_as(t))
         at += t.numel()
-
-
-# %% flat_all_reduce: padded-to-the-longest
-# One call, but with more numbers than the tensors have.
-def flat_all_reduce(tensors):
-    longest = max(t.numel() for t in tensors)
-    rows = tensors[0].new_zeros(len(tensors), longest)
-    for row, t in zip(rows, tensors, strict=True):
-        row[: t.numel()] = t.flatten()
-    dist.all_reduce(rows)
-    for row, t in zip(rows, tensors, strict=True):
-        t.copy_(row[: t.numel()].view_as(t))
-
-
-# %% global_mean: nan-of-an-empty-rank
-# The mean of no values is nan, and nan times 0 is nan.
-def global_mean(values):
-    both = torch.stack([values.mean() * len(values), values.new_tensor(len(values))])
-    dist.all_reduce(both)
-    return (both[0] / both[1]).item()
-
-
-# %% two_step_all_reduce: gathers-all-of-x
-# Each rank gives all of x to the all_gather, and not its part.
-def two_step_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    mine = torch.zeros_like(x)
-    part = torch.empty_like(x.chunk(n)[0])
-    dist.reduce_scatter(part, list(x.chunk(n)))
-    mine.chunk(n)[rank].copy_(part)
-    everything = [torch.empty_like(x) for _ in range(n)]
-    dist.all_gather(everything, mine)
-    for r in range(n):
-        x.chunk(n)[r].copy_(everything[r].chunk(n)[r])
-
-
-# %% ring_all_reduce: turns-the-other-way
-# "Rank r sends to r + 1 only".
-def ring_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    right, left = (rank - 1) % n, (rank + 1) % n
-    chunks = x.chunk(n)
-    buffer = torch.empty_like(chunks[0])
-    for step in range(n - 1):
-        swap(chunks[(rank + step) % n], right, buffer, left)
-        chunks[(rank + step + 1) % n].add_(buffer)
-    for step in range(n - 1):
-        swap(chunks[(rank - 1 + step) % n], right, chunks[(rank + step) % n], left)
-
-
-def swap(out, to, into, source):
-    sends = dist.P2POp(dist.isend, out, to)
-    receives = dist.P2POp(dist.irecv, into, source)
-    for work in dist.batch_isend_irecv([sends, receives]):
-        work.wait()
-
-
-# %% ring_all_reduce: waits-for-what-comes
-# Nobody waits for the sends.
-def ring_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    right, left = (rank + 1) % n, (rank - 1) % n
-    chunks, kept = x.chunk(n), []
-    buffer = torch.empty_like(chunks[0])
-    for step in range(n - 1):
-        kept.append(dist.isend(chunks[(rank - step) % n].clone(), right))
-        dist.irecv(buffer, left).wait()
-        chunks[(rank - step - 1) % n].add_(buffer)
-    for step in range(n - 1):
-        kept.append(dist.isend(chunks[(rank + 1 - step) % n].clone(), right))
-        dist.irecv(chunks[(rank - step) % n], left).wait()
 
 
 # %% doubling_all_reduce: half-as-many-rounds
@@ -1697,18 +1374,3 @@ def swap(out, to, into, source):
     receives = dist.P2POp(dist.irecv, into, source)
     for work in dist.batch_isend_irecv([sends, receives]):
         work.wait()
-
-
-# %% flat_all_reduce: flat-tensor-of-floats
-# The tensors' numbers are rounded to float32 on their way.
-def flat_all_reduce(tensors):
-    flat = torch.zeros(sum(t.numel() for t in tensors))
-    at = 0
-    for t in tensors:
-        flat[at : at + t.numel()] = t.flatten()
-        at += t.numel()
-    dist.all_reduce(flat)
-    at = 0
-    for t in tensors:
-        t.copy_(flat[at : at + t.numel()].view(t.shape))
-        at += t.numel()
