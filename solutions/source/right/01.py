@@ -286,9 +286,10 @@ def from_first(x, group):
 
 # %% shrink: imported-names
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     destroy_process_group()
     init_process_group(
-        backend="gloo",
+        backend=backend,
         store=PrefixStore(str(generation), store),
         world_size=len(alive),
         rank=alive.index(me),
@@ -297,18 +298,20 @@ def shrink(store, me, alive, generation):
 
 # %% shrink: positional
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     dist.destroy_process_group(dist.group.WORLD)
     number = {rank: place for place, rank in enumerate(alive)}[me]
     fresh = dist.PrefixStore(f"world of {alive}", store)
-    dist.init_process_group("gloo", None, None, len(alive), number, fresh)
+    dist.init_process_group(backend, None, None, len(alive), number, fresh)
 
 
 # %% shrink: prefix-by-size
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     dist.destroy_process_group()
     fresh = dist.PrefixStore(f"alive-{len(alive)}", dist.PrefixStore("worlds", store))
     dist.init_process_group(
-        "gloo",
+        backend,
         store=fresh,
         rank=alive.index(me),
         world_size=len(alive),
@@ -331,10 +334,11 @@ def shrink(store, me, alive, generation):
 
 # %% shrink: says-hello
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     dist.destroy_process_group()
     new_rank = sum(1 for other in alive[: alive.index(me)])
     fresh = dist.PrefixStore(f"generation-{generation}", store)
-    dist.init_process_group("gloo", store=fresh, rank=new_rank, world_size=len(alive))
+    dist.init_process_group(backend, store=fresh, rank=new_rank, world_size=len(alive))
     everybody = [None] * len(alive)
     dist.all_gather_object(everybody, me)
     assert everybody == alive

@@ -244,6 +244,14 @@ def axis_groups(sizes, axis):
     return lines.reshape(-1, sizes[axis]).tolist()
 
 
+# %% axis_groups: same-length
+def axis_groups(sizes, axis):
+    shape = list(sizes.values())
+    grid = np.arange(math.prod(shape)).reshape(shape)
+    lines = np.moveaxis(grid, shape.index(sizes[axis]), -1)
+    return lines.reshape(-1, sizes[axis]).tolist()
+
+
 # %% axis_groups: flat
 def axis_groups(sizes, axis):
     grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
@@ -310,6 +318,15 @@ def make_groups(groups):
 # %% make_groups: list
 def make_groups(groups):
     return [dist.new_group(ranks) for ranks in groups]
+
+
+# %% make_groups: none-alone
+def make_groups(groups):
+    mine = None
+    for ranks in groups:
+        group = dist.new_group(ranks) if len(ranks) > 1 else None
+        mine = group if dist.get_rank() in ranks else mine
+    return mine
 
 
 # %% make_groups: everybody
@@ -429,6 +446,13 @@ def shrink(store, me, alive, generation):
 def shrink(store, me, alive, generation):
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=store, rank=alive.index(me), world_size=len(alive))
+
+
+# %% shrink: other-backend
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+    own = dist.PrefixStore(str(generation), store)
+    dist.init_process_group("gloo", store=own, rank=alive.index(me), world_size=len(alive))
 
 
 # %% shrink: old-world
@@ -606,6 +630,13 @@ def meet(store, rank, world_size, address):
     store.set(f"address/{rank}", address)
     found = [store.get(f"address/{other}").decode() for other in range(world_size)]
     return [one.partition(",")[0] for one in found]
+
+
+# %% meet: keys-run-together
+def meet(store, rank, world_size, address):
+    for other in range(world_size):
+        store.set(f"{rank}{other}", address)
+    return [store.get(f"{other}{rank}").decode() for other in range(world_size)]
 
 
 # %% meet: overwritten-list
@@ -790,6 +821,15 @@ class StoreGroup(PartsGroup):
 class StoreGroup(PartsGroup):
     def allreduce(self, tensors, opts):
         tensors[0] += self.reduced(tensors[0], opts)
+        return DoneWork()
+
+
+# %% StoreGroup: one-for-all
+class StoreGroup(PartsGroup):
+    def allreduce(self, tensors, opts):
+        parts = torch.stack(self.parts(tensors[0]))
+        biggest = opts.reduceOp == dist.ReduceOp.MAX
+        tensors[0].copy_(parts.max() if biggest else parts.sum(0))
         return DoneWork()
 
 

@@ -517,6 +517,24 @@ def transfer(x, src, dst):
         return got
 
 
+# %% transfer: as-bytes
+def transfer(x, src, dst):
+    about = torch.full((9,), -1, dtype=torch.int32)
+    if dist.get_rank() == src:
+        about[: x.dim()] = torch.tensor(list(x.shape), dtype=torch.int32)
+        about[8] = KINDS.index(x.dtype)
+        dist.send(about, dst)
+        dist.send(x.contiguous().reshape(-1).view(torch.uint8), dst)
+    elif dist.get_rank() == dst:
+        dist.recv(about, src)
+        *shape, kind = about.tolist()
+        shape = [length for length in shape if length >= 0]
+        got = torch.zeros(shape, dtype=KINDS[kind])
+        raw = torch.empty(got.numel() * got.element_size(), dtype=torch.uint8)
+        dist.recv(raw, src)
+        return raw.view(got.dtype).reshape(shape)
+
+
 # %% transfer: too-small
 def transfer(x, src, dst):
     if dist.get_rank() == src:

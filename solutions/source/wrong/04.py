@@ -532,6 +532,16 @@ def collective_on_side(cuda, side, collective, x):
     return wait
 
 
+# %% collective_on_side: stream-of-the-launch
+def collective_on_side(cuda, side, collective, x):
+    current = cuda.current_stream()
+    side.wait_stream(current)
+    with cuda.stream(side):
+        collective(x)
+    done = side.record_event()
+    return lambda: done.wait(current)
+
+
 # %% collective_on_side: no-event-after
 def collective_on_side(cuda, side, collective, x):
     side.wait_stream(cuda.current_stream())

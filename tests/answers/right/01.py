@@ -593,11 +593,12 @@ def shrink(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     for _ in range(generation):
         store = dist.PrefixStore("next", store)
     numbers = dict(zip(alive, itertools.count()))
     dist.destroy_process_group()
-    dist.init_process_group("gloo", store=store, rank=numbers[me], world_size=len(numbers))
+    dist.init_process_group(backend, store=store, rank=numbers[me], world_size=len(numbers))
 
 
 # %% shrink: everybody-connected-before-it-returns
@@ -605,12 +606,13 @@ def shrink(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     if dist.is_initialized():
         dist.destroy_process_group(dist.group.WORLD)
     name = "-".join(map(str, [generation, "of", *alive]))
     rank = next(new for new, old in enumerate(alive) if old == me)
     own = dist.PrefixStore(name, store)
-    dist.init_process_group("gloo", store=own, rank=rank, world_size=len(alive))
+    dist.init_process_group(backend, store=own, rank=rank, world_size=len(alive))
     dist.barrier()
 
 
@@ -625,9 +627,10 @@ def new_world(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     options = new_world(store, me, alive, generation)
     dist.destroy_process_group()
-    dist.init_process_group(backend="gloo", **options)
+    dist.init_process_group(backend=backend, **options)
 
 
 # %% shrink: prefix-agreed-in-the-store
@@ -635,12 +638,13 @@ def shrink(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
     dist.destroy_process_group()
     notice = f"notice of generation {generation}"
     if me == alive[0]:
         store.set(notice, f"world {generation} of {len(alive)}, since {time.time_ns()}")
     own = dist.PrefixStore(store.get(notice).decode(), store)
-    dist.init_process_group("gloo", store=own, rank=alive.index(me), world_size=len(alive))
+    dist.init_process_group(backend, store=own, rank=alive.index(me), world_size=len(alive))
 
 
 # %% shrink: exit-stack-and-partial
@@ -648,7 +652,7 @@ def shrink(store, me, alive, generation):
 
 
 def shrink(store, me, alive, generation):
-    meet = functools.partial(dist.init_process_group, "gloo", world_size=len(alive))
+    meet = functools.partial(dist.init_process_group, dist.get_backend(), world_size=len(alive))
     with contextlib.ExitStack() as stack:
         own = dist.PrefixStore(f"after-shrinking-{generation}-times", store)
         stack.callback(meet, store=own, rank=[*alive].index(me))
@@ -985,3 +989,158 @@ class StoreGroup(dist.ProcessGroup):
             self.store.set(key + "result", pickle.dumps(result))
         x.copy_(pickle.loads(self.store.get(key + "result")))
         return DoneWork()
+
+
+# %% local_gpu: found-among-the-items
+def local_gpu(env):
+    return next(int(value) for name, value in env.items() if name == "LOCAL_RANK")
+
+
+# %% meet: looks-again-and-again
+def meet(store, rank, world_size, address):
+    store.set(str(rank), address)
+    found = {}
+    while len(found) < world_size:
+        for r in range(world_size):
+            if r not in found and store.check([str(r)]):
+                found[r] = store.get(str(r)).decode()
+        time.sleep(0.001)
+    return [found[r] for r in range(world_size)]
+
+
+# %% store_barrier: get-of-the-open-door
+def store_barrier(store, name, world_size):
+    count, door = f"barrier/{name}/count", f"barrier/{name}/door"
+    if store.add(count, 1) < world_size:
+        store.get(door)
+    else:
+        store.set(door, b"open")
+
+
+# %% axis_groups: by-stride-and-remainder
+def axis_groups(sizes, axis):
+    names = list(sizes)
+    total = math.prod(sizes.values())
+    stride = math.prod([sizes[name] for name in names[names.index(axis) + 1 :]])
+    groups = collections.defaultdict(list)
+    for rank in range(total):
+        groups[rank // (stride * sizes[axis]), rank % stride].append(rank)
+    return [*groups.values()]
+
+
+# %% axis_groups: coordinates-by-itertools
+def axis_groups(sizes, axis):
+    at = [*sizes].index(axis)
+    places = itertools.product(*map(range, sizes.values()))
+    groups = {}
+    for rank, place in enumerate(places):
+        others = place[:at] + place[at + 1 :]
+        groups[others] = groups.get(others, []) + [rank]
+    return list(reversed(groups.values()))
+
+
+# %% shrink: those-before-me
+def shrink(store, me, alive, generation):
+    before = list(itertools.takewhile(lambda other: other != me, alive))
+    options = {"rank": len(before), "world_size": len(alive)}
+    options["store"] = dist.PrefixStore(f"world after {generation} losses", store)
+    options["backend"] = dist.get_backend()
+    dist.destroy_process_group()
+    dist.init_process_group(**options)
+
+
+# %% shrink: with-a-barrier-at-the-end
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    prefix = "-".join(map(str, [generation, *alive]))
+    dist.init_process_group(
+        backend, None, None, len(alive), alive.index(me), dist.PrefixStore(prefix, store)
+    )
+    dist.barrier()
+
+
+# %% StoreGroup: folded-by-an-operator
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        combine = {True: torch.maximum, False: operator.add}
+        combine = combine[opts.reduceOp == dist.ReduceOp.MAX]
+        key = lambda rank: f"call {self.calls} of rank {rank}"
+        self.store.set(key(self.rank()), pickle.dumps(tensors[0].clone()))
+        parts = (pickle.loads(self.store.get(key(r))) for r in range(self.size()))
+        tensors[0].copy_(functools.reduce(combine, parts))
+        self.calls += 1
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: assigned-by-ellipsis
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        self.calls += 1
+        ranks = [f"{self.calls}/{r}" for r in range(self.size())]
+        self.store.set(ranks[self.rank()], pickle.dumps(tensors[0], protocol=5))
+        everything = torch.stack([pickle.loads(self.store.get(rank)) for rank in ranks])
+        if opts.reduceOp == dist.ReduceOp.MAX:
+            tensors[0][...] = everything.max(dim=0).values
+        else:
+            tensors[0][...] = everything.sum(dim=0)
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True
+
+
+# %% StoreGroup: handed-from-rank-to-rank
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x, me, last = tensors[0], self.rank(), self.size() - 1
+        self.calls += 1
+        if me > 0:
+            so_far = pickle.loads(self.store.get(f"{self.calls}/{me - 1}"))
+            largest = opts.reduceOp == dist.ReduceOp.MAX
+            x.copy_(torch.max(so_far, x) if largest else so_far + x)
+        self.store.set(f"{self.calls}/{me}", pickle.dumps(x))
+        x.copy_(pickle.loads(self.store.get(f"{self.calls}/{last}")))
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True

@@ -837,7 +837,7 @@ def transfer(x, src, dst):
 
 
 # %% transfer: header-as-json
-# The header is JSON in 512 bytes, padded with blanks; the data travels as a flat tensor of bytes.
+# The header is JSON in 512 bytes, padded with blanks; the data travels as a flat tensor.
 
 KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 KINDS += [torch.int32, torch.int64]
@@ -852,7 +852,7 @@ def transfer(x, src, dst):
             .ljust(512)
         )
         dist.send(torch.tensor(list(said), dtype=torch.uint8, device=device), dst)
-        dist.send(x.detach().contiguous().reshape(-1).view(torch.uint8), dst)
+        dist.send(x.detach().contiguous().reshape(-1), dst)
         return None
     if rank != dst:
         return None
@@ -860,7 +860,7 @@ def transfer(x, src, dst):
     dist.recv(said, src)
     about = json.loads(bytes(said.tolist()))
     came = torch.empty(about["shape"], dtype=getattr(torch, about["dtype"]), device=device)
-    dist.recv(came.reshape(-1).view(torch.uint8), src)
+    dist.recv(came.reshape(-1), src)
     return came
 
 
@@ -1030,3 +1030,238 @@ def transfer(x, src, dst):
         flat = torch.empty(torch.Size(sizes).numel(), dtype=KINDS[kind], device=device)
         dist.recv(flat, src)
         return flat.reshape(sizes)
+
+
+# %% swap_in_turn: send-between-two-ifs
+def swap_in_turn(x, other):
+    theirs = x.new_empty(x.shape)
+    first = min(dist.get_rank(), other)
+    if first == other:
+        recv(theirs, other)
+    send(x, other)
+    if first != other:
+        recv(theirs, other)
+    return theirs
+
+
+# %% shift: divmod-first
+def shift(x, by):
+    size, rank = get_world_size(), get_rank()
+    _, places = divmod(by, size)
+    if not places:
+        return torch.empty_like(x).copy_(x)
+    into = torch.empty_like(x)
+    works = batch_isend_irecv(
+        [
+            P2POp(isend, x, (rank + places) % size),
+            P2POp(irecv, into, rank - places + size * (rank < places)),
+        ]
+    )
+    [work.wait() for work in works]
+    return into
+
+
+# %% shift: from-a-zero-tensor
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if (rank + by - rank) % n == 0:
+        return x + torch.zeros_like(x)
+    y = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    peers = {dist.isend: (x, (n + rank + by % n) % n), dist.irecv: (y, (n + rank - by % n) % n)}
+    for work in dist.batch_isend_irecv([dist.P2POp(op, *args) for op, args in peers.items()]):
+        work.wait()
+    return y
+
+
+# %% one_way: sorted-by-hand
+def one_way(nbytes, repeats):
+    x = torch.empty(nbytes, dtype=torch.int8, device=lockstep.device())
+    other, first = 1 - dist.get_rank(), dist.get_rank() == 0
+
+    def trip():
+        begin = now()
+        for sends in (first, not first):
+            (dist.send if sends else dist.recv)(x, other)
+        return (now() - begin) / 2
+
+    trip()
+    times = sorted(trip() for _ in range(repeats))
+    middle = repeats // 2
+    return times[middle] if repeats % 2 else (times[middle - 1] + times[middle]) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: marks-and-numpy
+def one_way(nbytes, repeats):
+    x = torch.ones(nbytes, dtype=torch.bool, device=lockstep.device())
+    marks = []
+    for _ in range(repeats + 1):
+        if dist.get_rank() == 0:
+            marks.append(now())
+            dist.send(x, 1)
+            dist.recv(x, 1)
+            marks.append(now())
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+    if dist.get_rank() == 0:
+        pairs = np.array(marks).reshape(-1, 2)[1:]
+        return float(np.median(pairs[:, 1] - pairs[:, 0])) * 0.5
+    return None
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% one_way: by-handles
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    calls = (dist.isend, dist.irecv) if dist.get_rank() == 0 else (dist.irecv, dist.isend)
+    times = []
+    while len(times) <= repeats:
+        begin = now()
+        for call in calls:
+            call(x, 1 - dist.get_rank()).wait()
+        times.append(now() - begin)
+    del times[0]
+    return statistics.median(half / 2 for half in times)
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% relay: three-kinds-of-ranks
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.chunk(chunks)
+    if n == 1:
+        return
+    if rank == 0:
+        handles = [dist.isend(piece, 1) for piece in pieces]
+    elif rank == n - 1:
+        handles = []
+        for piece in pieces:
+            dist.irecv(piece, n - 2).wait()
+    else:
+
+        def passed_on(piece):
+            dist.recv(piece, rank - 1)
+            return dist.isend(piece, rank + 1)
+
+        handles = list(map(passed_on, pieces))
+    for handle in handles:
+        handle.wait()
+
+
+# %% transfer: length-before-shape
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        for told in (KINDS.index(x.dtype), x.dim()):
+            dist.send(torch.tensor(told), dst)
+        if x.dim():
+            dist.send(torch.tensor(list(x.shape)), dst)
+        dist.send(x.contiguous(), dst)
+    if rank == dst:
+        told = torch.zeros((), dtype=torch.int64)
+        dist.recv(told, src)
+        kind = KINDS[told]
+        dist.recv(told, src)
+        shape = torch.zeros(int(told), dtype=torch.int64)
+        if told > 0:
+            dist.recv(shape, src)
+        y = torch.empty(tuple(shape.tolist()), dtype=kind)
+        dist.recv(y, src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+# %% transfer: json-of-fixed-width
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        told = json.dumps([str(x.dtype), *x.shape]).ljust(400).encode()
+        handles = [dist.isend(torch.tensor(list(told), dtype=torch.uint8), dst)]
+        handles[0].wait()
+        dist.isend(x.clone(memory_format=torch.contiguous_format), dst).wait()
+        return x
+    if rank != dst:
+        return None
+    told = torch.empty(400, dtype=torch.uint8)
+    dist.recv(told, src)
+    kind, *shape = json.loads(bytes(told.tolist()))
+    y = torch.zeros(shape, dtype=getattr(torch, kind.removeprefix("torch.")))
+    dist.recv(y, src)
+    return y
+
+
+# %% transfer: flat-data-reshaped
+def transfer(x, src, dst):
+    if dist.get_rank() == src:
+        head = [KINDS.index(x.dtype), x.ndim, *x.shape] + [0] * (8 - x.ndim)
+        dist.send(torch.tensor(head), dst)
+        dist.send(x.flatten().contiguous(), dst)
+    elif dist.get_rank() == dst:
+        head = torch.empty(10, dtype=torch.long)
+        dist.recv(head, src)
+        kind, ndim, *shape = head.tolist()
+        data = torch.empty(torch.Size(shape[:ndim]).numel(), dtype=KINDS[kind])
+        dist.recv(data, src)
+        return data.reshape(shape[:ndim])
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]
+
+
+# %% shift: keywords
+def shift(x, by):
+    n = dist.get_world_size()
+    to, source = ((dist.get_rank() + sign * by) % n for sign in (1, -1))
+    if to == dist.get_rank():
+        return x.detach().clone()
+    got = torch.zeros_like(x)
+    ops = [
+        dist.P2POp(op=dist.irecv, tensor=got, peer=source, group=dist.group.WORLD),
+        dist.P2POp(op=dist.isend, tensor=x, peer=to, group=dist.group.WORLD),
+    ]
+    for work in dist.batch_isend_irecv(p2p_op_list=ops):
+        work.wait()
+    return got
+
+
+# %% transfer: header-as-text
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        text = repr((KINDS.index(x.dtype), *x.shape)).encode()
+        dist.send(torch.tensor([len(text)]), dst)
+        dist.send(torch.frombuffer(bytearray(text), dtype=torch.uint8), dst)
+        dist.send(x.contiguous(), dst)
+    elif rank == dst:
+        length = torch.zeros(1, dtype=torch.int64)
+        dist.recv(length, src)
+        text = torch.zeros(int(length), dtype=torch.uint8)
+        dist.recv(text, src)
+        kind, *shape = (int(one) for one in bytes(text.tolist()).decode()[1:-1].split(",") if one)
+        y = torch.empty(shape, dtype=KINDS[kind])
+        dist.recv(y, src)
+        return y
+
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+KINDS += [torch.int32, torch.int64]

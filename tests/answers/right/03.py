@@ -683,3 +683,141 @@ def flat_all_reduce(tensors):
         end = start + t.numel()
         t.zero_().add_(flat[start:end].unflatten(0, t.shape) if t.dim() else flat[start])
         start = end
+
+
+# %% global_mean: sums-of-values-and-ones
+def global_mean(values):
+    table = torch.stack([values, torch.ones_like(values)]).to(torch.float64)
+    sums = table.sum(dim=1)
+    all_reduce(sums)
+    return torch.div(*sums).item()
+
+
+# %% two_step_all_reduce: gathered-then-copied
+def two_step_all_reduce(x):
+    n = get_world_size()
+    outputs = list(torch.zeros_like(x).split(len(x) // n))
+    part = torch.zeros_like(outputs[0])
+    works = [dist.reduce_scatter(part, list(x.chunk(n)), async_op=True)]
+    works.pop().wait()
+    works.append(dist.all_gather(outputs, part, async_op=True))
+    works.pop().wait()
+    x.copy_(torch.cat(outputs))
+
+
+# %% ring_all_reduce: pairs-of-chunk-numbers
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = x.chunk(n)
+    coming = torch.empty_like(chunks[0])
+    order = [(rank - k) % n for k in range(2 * n - 1)]
+    for k, (out, into) in enumerate(itertools.pairwise(order)):
+        handles = [dist.isend(chunks[out], (rank + 1) % n), dist.irecv(coming, (rank - 1) % n)]
+        for handle in handles:
+            handle.wait()
+        if k < n - 1:
+            chunks[into].add_(coming)
+        else:
+            chunks[into].copy_(coming)
+
+
+# %% ring_all_reduce: first-half-starts-one-back
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.view(n, -1)
+
+    def turn(out, into):
+        ops = [P2POp(irecv, into, (rank + n - 1) % n), P2POp(isend, out, (rank + 1) % n)]
+        for work in batch_isend_irecv(ops):
+            work.wait()
+
+    for k in range(1, n):
+        other = torch.empty_like(pieces[0])
+        turn(pieces[(rank - k) % n], other)
+        pieces[(rank - k - 1) % n].add_(other)
+    for k in range(n - 1):
+        turn(pieces[(rank - k) % n], pieces[(rank - k - 1) % n])
+
+
+# %% ring_all_reduce: carried-sum
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = list(x.chunk(n))
+    carried = chunks[rank].clone()
+    for step in range(1, n):
+        came = torch.empty_like(carried)
+        swap(carried, right, came, left)
+        carried = came + chunks[(rank - step) % n]
+    done = (rank + 1) % n
+    chunks[done].copy_(carried)
+    for _ in range(1, n):
+        came = torch.empty_like(carried)
+        swap(carried, right, came, left)
+        carried, done = came, (done - 1) % n
+        chunks[done].copy_(carried)
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% doubling_all_reduce: round-the-ring
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    distance = 1
+    while distance < n:
+        came = torch.empty_like(x)
+        swap(x, (rank + distance) % n, came, (rank - distance) % n)
+        x.add_(came)
+        distance <<= 1
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% flat_all_reduce: filled-by-offsets
+def flat_all_reduce(tensors):
+    ends = list(itertools.accumulate((t.numel() for t in tensors), initial=0))
+    flat = torch.empty(ends[-1], dtype=tensors[0].dtype, device=tensors[0].device)
+    for t, begin, end in zip(tensors, ends, ends[1:], strict=False):
+        flat[begin:end] = t.reshape(-1)
+    dist.all_reduce(flat)
+    for t, begin, end in zip(tensors, ends, ends[1:], strict=False):
+        t[...] = flat[begin:end].reshape(t.shape)
+
+
+# %% flat_all_reduce: zeroed-and-added
+def flat_all_reduce(tensors):
+    flat = torch.concat(tuple(map(torch.flatten, tensors)))
+    all_reduce(flat)
+    used = 0
+    for t in tensors:
+        t.zero_()
+        t += flat[used : used + t.numel()].view(t.shape)
+        used += t.numel()
+
+
+# %% doubling_all_reduce: two-tensors-in-turn
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = x.clone()
+    for bit in (1 << k for k in range(n.bit_length() - 1)):
+        came = torch.empty_like(total)
+        swap(total, rank ^ bit, came, rank ^ bit)
+        total = total + came
+    x.copy_(total)
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()

@@ -822,3 +822,219 @@ def ordered(cuda, x, left, right):
     here.wait_stream(left)
     here.wait_stream(right)
     return a + b
+
+
+# %% timed: events-between-all-calls
+def timed(cuda, work, repeats):
+    work()
+    events = [cuda.Event(enable_timing=True)]
+    events[0].record()
+    for _ in range(repeats):
+        work()
+        events.append(cuda.Event(enable_timing=True))
+        events[-1].record()
+    events[-1].synchronize()
+    return sum(a.elapsed_time(b) for a, b in pairwise(events)) / repeats
+
+
+# %% timed: warm-up-waited-for
+def timed(cuda, work, repeats):
+    marks = {name: cuda.Event(enable_timing=True) for name in ("begin", "end")}
+    work()
+    cuda.synchronize()
+    marks["begin"].record(cuda.current_stream())
+    [work() for _ in range(repeats)]
+    marks["end"].record(cuda.current_stream())
+    cuda.synchronize()
+    return marks["begin"].elapsed_time(marks["end"]) * (1 / repeats)
+
+
+# %% ordered: events-only
+def ordered(cuda, x, left, right):
+    x *= 10
+    ready = cuda.Event()
+    ready.record()
+    made = []
+    for stream, half in (left, lambda: 2 * x), (right, lambda: 3 + x):
+        stream.wait_event(ready)
+        with cuda.stream(stream):
+            result = half()
+            done = cuda.Event()
+            done.record()
+        made.append((result, done))
+    for _, done in made:
+        cuda.current_stream().wait_event(done)
+    return sum((result for result, _ in made[1:]), made[0][0])
+
+
+# %% ordered: half-in-place-of-a-sum
+def ordered(cuda, x, left, right):
+    main = cuda.current_stream()
+    x.mul_(10)
+    start = main.record_event()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cuda.stream(left))
+        start.wait()
+        doubled = x.mul(2)
+        left_done = left.record_event()
+    with cuda.stream(right):
+        start.wait(right)
+        more = x.add(3)
+        right_done = right.record_event()
+    left_done.wait(main)
+    right_done.wait(main)
+    doubled.record_stream(main)
+    more.record_stream(main)
+    return torch.add(doubled, more)
+
+
+# %% bucket_size: folded
+def bucket_size(layers, compute, alpha, beta):
+    def done(size):
+        ends = [*range(size, layers, size), layers]
+        buckets = zip(ends, [ends[0], *(b - a for a, b in pairwise(ends))], strict=True)
+        return functools.reduce(
+            lambda free, one: max(free, one[0] * compute) + alpha + one[1] * beta, buckets, 0
+        )
+
+    return 1 + int(np.argmin([done(size) for size in range(1, layers + 1)]))
+
+
+# %% prefetch: streams-that-wait-for-each-other
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    ahead, results = deque(), []
+    buffers = cycle([torch.empty_like(batches[0], device="cuda") for _ in range(2)])
+
+    def copy(batch):
+        side.wait_stream(current)
+        with cuda.stream(side):
+            ahead.append(next(buffers).copy_(batch, non_blocking=True))
+
+    copy(batches[0])
+    for following in [*batches[1:], None]:
+        current.wait_stream(side)
+        if following is not None:
+            copy(following)
+        results.append(step(ahead.popleft()))
+    return results
+
+
+# %% prefetch: three-places-and-events
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    places = [torch.empty_like(batches[0], device="cuda") for _ in batches[:3]]
+    idle = [current.record_event() for _ in places]
+    copied = {}
+
+    def start(number):
+        if number < len(batches):
+            place = number % len(places)
+            idle[place].wait(side)
+            with cuda.stream(side):
+                places[place].copy_(batches[number], non_blocking=True)
+                copied[number] = side.record_event()
+
+    results = []
+    start(0)
+    for number in range(len(batches)):
+        start(number + 1)
+        copied.pop(number).wait()
+        results.append(step(places[number % len(places)]))
+        idle[number % len(places)] = current.record_event()
+    return results
+
+
+# %% prefetch: generator-of-batches-on-the-device
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+
+    def on_device():
+        pair = [(torch.empty_like(batches[0], device="cuda"), cuda.Event()) for _ in range(2)]
+        for _, free in pair:
+            free.record(current)
+        coming = None
+        for batch, (buffer, free) in zip(batches, cycle(pair)):
+            side.wait_event(free)
+            with cuda.stream(side):
+                buffer.copy_(batch, non_blocking=True)
+                there = cuda.Event()
+                there.record(side)
+            if coming:
+                yield from used(*coming)
+            coming = buffer, free, there
+        yield from used(*coming)
+
+    def used(buffer, free, there):
+        current.wait_event(there)
+        yield buffer
+        free.record(current)
+
+    return [step(buffer) for buffer in on_device()]
+
+
+# %% timed: a-list-of-two-events
+def timed(cuda, work, repeats):
+    events = []
+    for count in (1, repeats):
+        for _ in range(count):
+            work()
+        events.append(cuda.Event(enable_timing=True))
+        events[-1].record()
+    events[-1].synchronize()
+    return events[0].elapsed_time(events[1]) / repeats
+
+
+# %% ordered: one-with-inside-the-other
+def ordered(cuda, x, left, right):
+    here = cuda.current_stream()
+    x.copy_(x * 10)
+    with cuda.stream(left):
+        left.wait_stream(here)
+        with cuda.stream(right):
+            right.wait_stream(here)
+            more = x + 3
+        twice = x + x
+    here.wait_stream(right)
+    here.wait_stream(left)
+    twice += more
+    return twice
+
+
+# %% bucket_size: exact-fractions
+def bucket_size(layers, compute, alpha, beta):
+    compute, alpha, beta = map(Fraction, (compute, alpha, beta))
+    ends = {}
+    for size in range(1, layers + 1):
+        sent = Fraction(0)
+        for stop in itertools.chain(range(size, layers, size), [layers]):
+            begun = (stop - 1) // size * size
+            sent = max(sent, stop * compute) + alpha + (stop - begun) * beta
+        ends[size] = sent
+    return min(ends, key=ends.get)
+
+
+# %% prefetch: two-batches-ahead
+def prefetch(cuda, batches, step, side):
+    current, count = cuda.current_stream(), len(batches)
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(min(3, count))]
+    start = current.record_event()
+    used, copied, results = {}, {}, []
+
+    def copy(i):
+        if i >= count:
+            return
+        side.wait_event(used[i - 3] if i >= 3 else start)
+        with cuda.stream(side):
+            buffers[i % 3].copy_(batches[i], non_blocking=True)
+            copied[i] = cuda.Event()
+            copied[i].record()
+
+    copy(0)
+    copy(1)
+    for i in range(count):
+        current.wait_event(copied[i])
+        copy(i + 2)
+        results += [step(buffers[i % 3])]
+        used[i] = current.record_event()
+    return results

@@ -1716,3 +1716,73 @@ class StoreGroup(dist.ProcessGroup):
             )
         tensors[0].copy_(total)
         return DoneWork()
+
+
+# %% meet: own-address-last
+# All others first, then this rank's own: not in the order of ranks.
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    others = [r for r in range(world_size) if r != rank]
+    return [*(store.get(f"address/{r}").decode() for r in others), address]
+
+
+# %% store_barrier: waits-for-the-next-one
+# Each waits for the one who comes after it, and no longer.
+def store_barrier(store, name, world_size):
+    number = store.add(f"{name}/count", 1)
+    store.set(f"{name}/{number}", "here")
+    store.wait([f"{name}/{min(number + 1, world_size)}"])
+
+
+# %% axis_groups: nothing-along-an-axis-of-one
+# An axis of length 1 has groups of one rank each.
+def axis_groups(sizes, axis):
+    if sizes[axis] == 1:
+        return []
+    shape = tuple(sizes.values())
+    grid = np.arange(math.prod(shape)).reshape(shape)
+    at = list(sizes).index(axis)
+    return np.moveaxis(grid, at, -1).reshape(-1, sizes[axis]).tolist()
+
+
+# %% make_groups: place-by-division
+# Ranks 0, 1, … need not be in the first list.
+def make_groups(groups):
+    made = [dist.new_group(ranks) for ranks in groups]
+    return made[dist.get_rank() // len(groups[0])]
+
+
+# %% meet: sorted-by-address
+# The order of the addresses is not that of the ranks.
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    return sorted(store.get(f"address/{r}").decode() for r in range(world_size))
+
+
+# %% StoreGroup: through-numpy
+# numpy has no bfloat16.
+class StoreGroup(dist.ProcessGroup):
+    def __init__(self, store, rank, size):
+        super().__init__(rank, size)
+        self.store, self.calls = store, 0
+
+    def getBackendName(self):
+        return "store"
+
+    def allreduce(self, tensors, opts):
+        x = tensors[0]
+        self.calls += 1
+        self.store.set(f"{self.calls}/{self.rank()}", pickle.dumps(x.numpy()))
+        keys = [f"{self.calls}/{r}" for r in range(self.size())]
+        parts = np.stack([pickle.loads(self.store.get(key)) for key in keys])
+        largest = opts.reduceOp == dist.ReduceOp.MAX
+        x.copy_(torch.from_numpy(np.asarray(parts.max(0) if largest else parts.sum(0))))
+        return DoneWork()
+
+
+class DoneWork(dist.Work):
+    def wait(self, timeout=None):
+        return True
+
+    def is_completed(self):
+        return True

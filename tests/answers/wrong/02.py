@@ -1738,3 +1738,104 @@ def transfer(x, src, dst):
         x = torch.empty(shape[:dim], dtype=KINDS[kind], device=header.device)
         dist.recv(x, src)
         return x
+
+
+# %% swap: flat-buffer
+# The numbers come, the shape does not.
+def swap(x, other):
+    theirs = torch.empty(x.numel(), dtype=x.dtype, device=x.device)
+    handles = [dist.irecv(theirs, other), dist.isend(x, other)]
+    for handle in handles:
+        handle.wait()
+    return theirs
+
+
+# %% shift: wrapped-once
+# Adds or takes away the world's size once: not enough for a large `by`.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    to, source = rank + by, rank - by
+    to = to - n if to >= n else to + n if to < 0 else to
+    source = source - n if source >= n else source + n if source < 0 else source
+    if to == rank:
+        return x.clone()
+    y = torch.empty_like(x)
+    ops = [dist.P2POp(dist.isend, x, to), dist.P2POp(dist.irecv, y, source)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return y
+
+
+# %% one_way: quarter-as-many-floats
+# The last one to three bytes are left out where nbytes is no multiple of 4.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes // 4, dtype=torch.float32, device=lockstep.device())
+    times = []
+    for _ in range(repeats + 1):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.median(times[1:]) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% swap_in_turn: barrier-between-the-turns
+# "Only send and recv".
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    turns = [lambda: dist.send(x, other), lambda: dist.recv(theirs, other)]
+    first, second = turns if dist.get_rank() < other else turns[::-1]
+    first()
+    dist.barrier()
+    second()
+    return theirs
+
+
+# %% one_way: barrier-as-warm-up
+# A barrier is no round trip of a message.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    dist.barrier()
+    times = []
+    for _ in range(repeats):
+        begin = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - begin)
+    return statistics.median(times) / 2
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+# %% relay: sends-before-it-receives-on
+# Waits for each send before it begins to receive the next piece.
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sending = None
+    for piece in x.chunk(chunks):
+        if sending is not None:
+            sending.wait()
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank < last:
+            sending = dist.isend(piece, rank + 1)
+    if sending is not None:
+        sending.wait()

@@ -1276,3 +1276,101 @@ def flat_all_reduce(tensors):
     for t in tensors:
         t.copy_(flat[at - t.numel() : at].view(t.shape))
         at -= t.numel()
+
+
+# %% two_step_all_reduce: first-step-not-waited-for
+# The second step may send a part that is not finished.
+def two_step_all_reduce(x):
+    n = dist.get_world_size()
+    chunks = list(x.chunk(n))
+    part = torch.zeros_like(chunks[0])
+    dist.reduce_scatter(part, chunks, async_op=True)
+    dist.all_gather(chunks, part)
+
+
+# %% ring_all_reduce: table-of-four-ranks
+# The table's four ranks are written in.
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(3):
+        swap(chunks[(rank - step) % 4 % n], right, buffer, left)
+        chunks[(rank - step - 1) % 4 % n].add_(buffer)
+    for step in range(3):
+        swap(chunks[(rank + 1 - step) % 4 % n], right, chunks[(rank - step) % 4 % n], left)
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% doubling_all_reduce: distances-1-2-3
+# The distance grows by one, and does not double: right up to four ranks.
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for k in range(n.bit_length() - 1):
+        partner = rank ^ (k + 1)
+        swap(x, partner, buffer, partner)
+        x += buffer
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% doubling_all_reduce: two-rounds-written-in
+# Two rounds are those of four ranks.
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for k in range(2):
+        partner = (rank ^ 2**k) % n
+        swap(x, partner, buffer, partner)
+        x += buffer
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
+# %% flat_all_reduce: ends-at-an-empty-one
+# What follows an empty tensor gets no sum.
+def flat_all_reduce(tensors):
+    flat = torch.cat([t.flatten() for t in tensors])
+    dist.all_reduce(flat)
+    at = 0
+    for t in tensors:
+        if t.numel() == 0:
+            break
+        t.copy_(flat[at : at + t.numel()].view_as(t))
+        at += t.numel()
+
+
+# %% doubling_all_reduce: half-as-many-rounds
+# n // 2 is log2(n) for 2 and 4 ranks, and not for 8.
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for k in range(n // 2):
+        partner = (rank ^ 2**k) % n
+        swap(x, partner, buffer, partner)
+        x += buffer
+
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()

@@ -1779,3 +1779,110 @@ def timed(cuda, work, repeats):
     b.record()
     b.synchronize()
     return a.elapsed_time(b) / (repeats + 1)
+
+
+# %% ordered: marks-in-the-wrong-stream
+# Outside of `with`, record_event belongs to the current stream.
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    ready = cuda.current_stream().record_event()
+    ready.wait(left)
+    ready.wait(right)
+    with cuda.stream(left):
+        a = x * 2
+    left_done = cuda.current_stream().record_event()
+    with cuda.stream(right):
+        b = x + 3
+    right_done = cuda.current_stream().record_event()
+    left_done.wait()
+    right_done.wait()
+    return a + b
+
+
+# %% prefetch: first-copies-wait-for-nobody
+# The buffers' memory may still be in use by an older tensor of the current stream.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    used = [None, None]
+    results = []
+
+    def copy(i):
+        with cuda.stream(side):
+            if used[i % 2] is not None:
+                side.wait_event(used[i % 2])
+            buffers[i % 2].copy_(batches[i], non_blocking=True)
+            return side.record_event()
+
+    copied = copy(0)
+    for i in range(len(batches)):
+        now = copied
+        if i + 1 < len(batches):
+            copied = copy(i + 1)
+        current.wait_event(now)
+        results.append(step(buffers[i % 2]))
+        used[i % 2] = current.record_event()
+    return results
+
+
+# %% prefetch: two-batches-at-least
+# Copies a second batch without asking whether there is one.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    side.wait_stream(current)
+    copied, used = [], []
+
+    def copy(i):
+        with cuda.stream(side):
+            if i >= 2:
+                side.wait_event(used[i - 2])
+            buffers[i % 2].copy_(batches[i], non_blocking=True)
+            copied.append(side.record_event())
+
+    copy(0)
+    copy(1)
+    results = []
+    for i in range(len(batches)):
+        current.wait_event(copied[i])
+        results.append(step(buffers[i % 2]))
+        used.append(current.record_event())
+        if i + 2 < len(batches):
+            copy(i + 2)
+    return results
+
+
+# %% prefetch: mark-before-the-step
+# The mark that says "no longer used" is recorded before the step is launched.
+def prefetch(cuda, batches, step, side):
+    current = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    free = [current.record_event() for _ in buffers]
+
+    def copy(i):
+        with cuda.stream(side):
+            side.wait_event(free[i % 2])
+            buffers[i % 2].copy_(batches[i], non_blocking=True)
+            return side.record_event()
+
+    results, copied = [], copy(0)
+    for i in range(len(batches)):
+        current.wait_event(copied)
+        free[i % 2] = current.record_event()
+        results.append(step(buffers[i % 2]))
+        if i + 1 < len(batches):
+            copied = copy(i + 1)
+    return results
+
+
+# %% bucket_size: alpha-once
+# Each message pays alpha.
+def bucket_size(layers, compute, alpha, beta):
+    def end(size):
+        free = alpha
+        for first in range(0, layers, size):
+            count = min(size, layers - first)
+            free = max(free, (first + count) * compute) + count * beta
+        return free
+
+    return min(range(1, layers + 1), key=end)

@@ -86,8 +86,8 @@ def _arriving(answer: Any, addresses: list[str], order: list[int]) -> Any:
 @judged("meet", lab="01", play=_arriving, silent=True)
 def meet(draw: random.Random) -> Iterator[Trial]:
     """`meet(store, rank, world_size, address)`: everybody's address, in the order of ranks."""
-    for nproc in (draw.choice((3, 4)), 11):  # "10" comes before "2"
-        order = draw.sample(range(nproc), nproc) if nproc < 11 else []
+    for nproc in (draw.choice((3, 4)), 12):  # "10" comes before "2", and "1" + "11" is "11" + "1"
+        order = draw.sample(range(nproc), nproc) if nproc < 12 else []
         if order == sorted(order):
             order.reverse()
         numbers = sorted(draw.sample(range(256), nproc), reverse=True)
@@ -107,6 +107,11 @@ def _same_for_all(run: Run, rank: int) -> bool:
     where all came at once."""
     got = set(run.got(rank))
     return got <= set(run.trial.addresses) and (len(got) == 1 or not run.trial.order)
+
+
+def _some_twice(run: Run, rank: int) -> bool:
+    """Whether it went wrong only where all came at once, and every address is somebody's."""
+    return not run.trial.order and set(run.got(rank)) <= set(run.trial.addresses)
 
 
 def _other_order(run: Run, rank: int) -> bool:
@@ -133,6 +138,7 @@ def _never_ends(run: Run) -> bool:
 
 meet.fails("overwritten-list", lambda run, rank: _never_ends(run) and not run.trial.order)
 meet.gives("does-not-wait", _went_on(), _went_on(None), _went_on(""))
+meet.shows("keys-run-together", _some_twice)
 meet.shows("one-key", _same_for_all)
 meet.shows("order-of-arrival", _other_order)
 
@@ -365,23 +371,24 @@ def make_groups(draw: random.Random) -> Iterator[Trial]:
 
 
 def _partition(draw: random.Random, nproc: int, count: int, fewest: int) -> Groups:
-    """So many groups of ranks, not sorted, the smallest of so many members; rank 0 is not in the
-    first, nor the last rank in the last."""
+    """So many groups of ranks, not sorted, the smallest of so many members, and none larger than
+    the first; rank 0 is not in the first, nor the last rank in the last."""
     while True:
         ranks = draw.sample(range(nproc), nproc)
         cuts = [0, *sorted(draw.sample(range(1, nproc), count - 1)), nproc]
         groups = [ranks[start:end] for start, end in itertools.pairwise(cuts)]
         uneven = 0 not in groups[0] and nproc - 1 not in groups[-1]
-        if uneven and min(map(len, groups)) == fewest:
+        sizes = [len(ranks) for ranks in groups]
+        if uneven and min(sizes) == fewest and max(sizes) == sizes[0]:
             return groups
 
 
 def _made(run: Run, rank: int) -> list[str]:
-    """The groups of one that a rank made: of `new_group([0])` what is in brackets; and those of
-    all ranks, without a list."""
+    """The groups of one that a rank made before any larger one: of `new_group([0])` what is in
+    brackets; and those of all ranks, without a list."""
     calls = [call.operation for call in run.job.setup[rank]]
     made = [one[len("new_group(") : -1] for one in calls if one.startswith("new_group(")]
-    return [one for one in made if one.count(",") == 0]
+    return list(itertools.takewhile(lambda one: "," not in one, made))
 
 
 def _not_alike(run: Run, rank: int) -> Any:
@@ -392,10 +399,11 @@ def _not_alike(run: Run, rank: int) -> Any:
         both = min(len(own), len(theirs))
         ended = run.failure in ("", "stuck")  # else a rank may not have come to the others
         if own != theirs and (own[:both] != theirs[:both] or ended):
-            said = {"own": _say_made(own), "other": other, "theirs": _say_made(theirs)}
             # One may have gone on to the second partition when the job was stopped.
             first = len(run.trial.alone)
-            alike = sorted(own[:first]) == sorted(theirs[:first])
+            own, theirs = own[:first], theirs[:first]
+            said = {"own": _say_made(own), "other": other, "theirs": _say_made(theirs)}
+            alike = sorted(own) == sorted(theirs)
             return {"alone": run.trial.alone, "alike": alike, **said}
     return False
 
@@ -539,22 +547,27 @@ from_first.demands("whole-world", _other_group)
 # ── shrink ───────────────────────────────────────────────────────────────────────────────────
 
 
+_BACKEND = "renamed"  # of the worlds that get smaller
+
+
 class NoWorld(RuntimeError):
     """After the answer there is no default process group."""
 
 
-def _worlds(answer: Any, lives: list[list[int]], late: list[int]) -> Any:
-    """For each world this rank lives through: its rank, the size, the sum of 2 ** number."""
+def _worlds(answer: Any, lives: list[list[int]], late: list[int]) -> Noted:
+    """For each world this rank lives through: its rank, the size, the sum of 2 ** number. Notes
+    the backends; the first is gloo under another name."""
     import torch
     import torch.distributed as dist
 
     store, watch = watched(of_worlds=True)
     me = watch.rank
-    dist.init_process_group("gloo", store=store, rank=me, world_size=watch.world_size)
+    dist.Backend.register_backend(_BACKEND, dist.ProcessGroupGloo, devices=["cpu"])
+    dist.init_process_group(_BACKEND, store=store, rank=me, world_size=watch.world_size)
     dist.all_reduce(torch.zeros(1))
     watch.start()
     watch.meet(watch.world_size)
-    known = []
+    known, backends = [], []
     for generation, (alive, last) in enumerate(zip(lives, late, strict=True), 1):
         if me not in alive:
             break
@@ -567,11 +580,12 @@ def _worlds(answer: Any, lives: list[list[int]], late: list[int]) -> Any:
         x = torch.tensor([2.0**me])
         dist.all_reduce(x)
         known.append([dist.get_rank(), dist.get_world_size(), x.item()])
+        backends.append(dist.get_backend())
         watch.meet(len(alive))  # or a fast rank ends the group before another has its sum
         watch.start()
         watch.meet(len(alive))
     watch.leave()
-    return known
+    return Noted(known, backends)
 
 
 @judged(
@@ -647,6 +661,11 @@ def _old_number(run: Run, me: int) -> Any:
     return bool(other) and other["asked"] == me and other
 
 
+def _other_backend(run: Run, me: int) -> Any:
+    other = next((name for name in run.noted[me] if name != _BACKEND), None)
+    return other is not None and {"backend": other, "old": _BACKEND}
+
+
 def _raised(name: str, text: str = "") -> Callable[[Run, int], Any]:
     """A sign: a rank raised an exception of this name, with this text in it."""
 
@@ -688,6 +707,7 @@ shrink.fails("old-keys", _raised("UsedBefore"))
 shrink.fails("do-not-meet", lambda run, me: _raised("NeverMet")(run, me) or _still_joining(run, me))
 for _declare in (shrink.fails, shrink.shows):
     _declare("old-world", _old_world)
+shrink.demands("other-backend", _other_backend)
 
 
 # ── StoreGroup ───────────────────────────────────────────────────────────────────────────────

@@ -807,6 +807,13 @@ def _converted(run: Run, rank: int) -> Any:
     return rank == run.trial.src and not _has_data(run, rank) and {"sent": sent or "none at all"}
 
 
+def _as_bytes(run: Run, rank: int) -> Any:
+    """Whether the data went as a tensor of another type, of as many bytes."""
+    size, dtype = run.trial.size, run.trial.x.dtype
+    sent = [call.dtype for call in run.sends(rank) if call.bytes == size]
+    return bool(size and sent) and dtype not in sent and {"sent": sent[-1], "dtype": dtype}
+
+
 def _many_messages(run: Run, rank: int) -> Any:
     return len(run.sends(rank)) > 5 and {"count": len(run.sends(rank))}
 
@@ -822,3 +829,4 @@ transfer.demands("outsider-called", _outsider_called)
 transfer.demands("too-much", _many_messages)
 transfer.demands("pickled", _packed)
 transfer.demands("converted", _converted)
+transfer.demands("as-bytes", _as_bytes)

@@ -359,6 +359,7 @@ def collective_on_side(draw: random.Random) -> Iterator[Trial]:
                     Tensor.of((2 * one) ** 2 for one in y),
                 ]
             ],
+            facts={"elsewhere": elsewhere},
             like=f"wait() on {how}",
         )
 
@@ -367,11 +368,17 @@ def _elsewhere(run: Run, rank: int) -> bool:
     return not all(run.noted[rank]["launched"])
 
 
+def _only_elsewhere(run: Run, rank: int) -> Any:
+    """Whether another stream than the one of the launch did not wait."""
+    return run.trial.elsewhere and raced(first="`side`", second="`later`")(run, rank)
+
+
 collective_on_side.shows("never-launched", lambda run, rank: not run.noted[rank]["launched"])
 collective_on_side.shows("launched-late", lambda run, rank: not run.noted[rank]["at_once"])
 collective_on_side.shows("not-on-side", _elsewhere)
 collective_on_side.shows("given-back", raced(kind="given back"))
 collective_on_side.shows("no-event-before", raced(second="`side`"))
+collective_on_side.shows("stream-of-the-launch", _only_elsewhere)
 collective_on_side.shows("no-event-after", raced(first="`side`"))
 collective_on_side.fails("torch-cuda", torch_cuda)
 collective_on_side.demands("waits-once", raced(first="`side`", said=("exp on",)))
