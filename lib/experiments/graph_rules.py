@@ -23,6 +23,7 @@ from lockstep.launch import torchrun
 
 from .experiment import Experiment, Result, device_name
 
+BACKEND = "nccl"
 AT_ONCE = 6
 LIMIT = 20.0  # seconds for each job
 REPEATS, BATCHES = 50, 7
@@ -412,7 +413,7 @@ def _job(function: Callable[..., Any], *given: Any, n: int, env: Any = None, **n
     try:
         job = torchrun(
             function, *given, **named,
-            nproc_per_node=n, backend="nccl", show=False, env=env, timeout=LIMIT, may_fail=True,
+            nproc_per_node=n, backend=BACKEND, show=False, env=env, timeout=LIMIT, may_fail=True,
         )  # fmt: skip
     except Exception:  # the other jobs are still wanted
         return {"verdict": traceback.format_exc(), "ranks": {}}
