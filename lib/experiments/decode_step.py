@@ -40,7 +40,7 @@ def run(machine: Machine, nproc: int) -> Iterator[Result]:
                 took = {way: statistics.median(all_of) for way, all_of in ranks().items()}
             except Exception:  # the other launcher's are still wanted
                 content["failed"].append(traceback.format_exc())
-                continue
+                took = {}
             for way, seconds in took.items():
                 by_way = content["seconds"].setdefault(launcher, {})
                 by_way.setdefault(way, []).append(seconds)

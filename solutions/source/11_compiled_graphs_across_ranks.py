@@ -14,8 +14,8 @@
 # - choose the sizes to capture, and say where DDP cuts a compiled model.
 #
 # Do labs 05 (compiled graphs), 06 (CUDA graphs) and 09 (tensor parallelism) first. No compiler is needed.
-# What `mode="reduce-overhead"` captures, where Inductor puts a collective's wait, and what a cold start costs, is in the
-# further notebook.
+# What `mode="reduce-overhead"` captures, NCCL's rules for graphs, where Inductor puts a collective's wait, and what a cold
+# start costs, is in the further notebook.
 #
 # The folded cell below defines `on_gpus(program, …)`: it runs `program(cuda, …)` on the ranks of this notebook, with one
 # GPU each, real or virtual (lab 06), and `cuda` has the names of `torch.cuda`. `microseconds(cuda, step)` times a step.
@@ -524,7 +524,7 @@ print(lockstep.torchrun(_on_rank, own_choice, (), True, **options))
 #
 # **What changes under NCCL:** nobody compares sizes. On two H200s this cell ended only at the time limit that it sets:
 # rank 0 waited on the GPU for rows that nobody sends. A replay calls nothing of `torch.distributed`, so PyTorch's own
-# timeout does not see it either. What was recorded on two H200s, where rank 1 had captured half of the elements, and
+# timeout does not see it either; what Lockstep reports of replays is in the further notebook. What was recorded on two H200s, where rank 1 had captured half of the elements, and
 # where it replays 0.3 s late:
 
 # %% id="fates" tags=["plumbing"]
@@ -1173,16 +1173,20 @@ lockstep.table(title, columns, rows, stamp=trees.stamp)
 rules = lockstep.recorded("graphs/rules-h200-x2.json")
 
 
+def short(text):
+    """The first line, without what stands before CUDA's own words."""
+    return text.partition("\n")[0].rpartition("CUDA error: ")[2]
+
+
 def told(one):
     """What came out of a job on each rank, in a few words."""
     if "ranks" in one:
         for values in one["ranks"]:
-            numbers = {k: v for k, v in values.items() if k != "us"}
-            said = [f"{k} = {str(v)[:40]}" for k, v in numbers.items()]
+            said = [f"{k} = {short(str(v))}" for k, v in values.items()]
             yield ", ".join(said).replace(".0", "")
         return
     for failed in one["failed"]["ranks"].values():
-        said = failed["message"].partition("\n")[0][:60]
+        said = short(failed["message"])
         yield f"{failed['kind']} in {failed['in']}: {said}"
 
 
@@ -1285,7 +1289,8 @@ rows = []
 for name, one in rules.content["parted"].items():
     verdict = one.get("failed", {}).get("verdict", "nothing: the job ended")
     said = verdict.partition("ranks may be stuck: ")[2] or verdict
-    rows.append([name, f"{one['seconds']:.1f}", said[:240]])
+    said = said.partition(" Collectives in a replay")[0]
+    rows.append([name, f"{one['seconds']:.1f}", said])
 columns = ["what", "s", "what was reported"]
 title = "Parted ranks on two H200s"
 lockstep.table(title, columns, rows, stamp=rules.stamp)
@@ -1321,8 +1326,8 @@ lockstep.interactive.ladder(
 )
 
 # %% [markdown] id="dials-explained"
-# - With "mostly few", halves are nearly as good as the best list; with "mostly nearly full" they are the worst
-#   choice, as the largest two sizes are far apart.
+# - With "mostly few" and few graphs, halves pad hardly more than the best list, and equal distances much more. With
+#   "mostly nearly full" more halves save nothing: none lies between the largest size and its half.
 # - Turn "a graph takes" up, with the budget as it is: fewer graphs, more padding. Engines measure this at their
 #   start, and take the rest of the memory for their caches.
 # - Start-up is the number of graphs times a warm-up and a capture, on each rank at the same time.
@@ -1434,6 +1439,7 @@ def first_and_later(by_block, blocks=24, width=64):
 
     torch.manual_seed(dist.get_rank())
     graphs, device = [], lockstep.device()
+    backend = keep(graphs)  # the same for all blocks
     model = torch.nn.ModuleList(Block() for _ in range(blocks)).to(device)
 
     def whole(x):
@@ -1444,11 +1450,11 @@ def first_and_later(by_block, blocks=24, width=64):
     x = torch.ones(8, width, device=device)
     with torch.no_grad():
         plain = whole(x)
-        compiled = whole if by_block else torch.compile(whole, backend=keep(graphs))
+        f = whole if by_block else torch.compile(whole, backend=backend)
         for block in model if by_block else []:
-            block.compile(backend=keep(graphs))
+            block.compile(backend=backend)
         begin = time.perf_counter()
-        same = torch.equal(compiled(x), plain)
+        same = torch.equal(f(x), plain)
     reduces = [sum("all_reduce" in str(n) for n in one) for one in graphs]
     return len(graphs), sum(reduces), time.perf_counter() - begin, same
 
@@ -1472,7 +1478,8 @@ title = "The first step of 24 blocks, traced only"
 lockstep.table(title, columns, rows, stamp=lockstep.live(job))
 
 # %% [markdown] id="regional-explained"
-# One graph with one all-reduce serves all 24 blocks. What is lost: nothing fuses across blocks, each block is a call of its
+# One graph with one all-reduce serves all 24 blocks. That takes one backend for all: with a new `keep(graphs)` for each block
+# Dynamo compiled the block anew each time, eight times, and ran the other sixteen eagerly. What is lost: nothing fuses across blocks, each block is a call of its
 # own, and no pass can move a collective past a block's end. `reduce-overhead` would make a CUDA graph of each block, and the host
 # would launch 24.
 
@@ -1732,13 +1739,8 @@ lockstep.claim(
 #
 # About 5 minutes; a CPU is enough, as it was recorded on two H200s.
 #
-# All ways of section 2, measured by turns in the same job, and the collectives alone: a bare loop that
+# All ways of section 2, measured in the same job, and the collectives alone: a bare loop that
 # only launches its sixteen all-reduces.
-#
-# **Predict:** is the graph of the whole step longer than that bare loop (1), or shorter (0)?
-
-# %% id="one-run-prediction" tags=["prediction"]
-prediction = 0  # the loop pays for sixteen launches
 
 # %% id="one-run"
 decode_run = lockstep.recorded("graphs/decode-h200-x2.json")
@@ -1746,13 +1748,12 @@ by_way = decode_run.content["seconds"]["lockstep"]
 us = {way: 1e6 * sum(took) / len(took) for way, took in by_way.items()}
 rows = [[way, f"{one:.0f}"] for way, one in us.items()]
 title = "16 layers on two H200s"
-display(lockstep.table(title, ["how", "µs"], rows, stamp=decode_run.stamp))
-longer = int(us["graph"] > us["collectives alone"])
-lockstep.compare(prediction, measured=longer)
+lockstep.table(title, ["how", "µs"], rows, stamp=decode_run.stamp)
 
 # %% [markdown] id="one-run-explained"
-# Each number is one turn's median, so read the large differences only. Compiled by itself is again no faster than
-# eager here, and a graph of what was compiled not faster than one of the eager step.
+# The whole step as a graph is shorter than the loop that launches its collectives and computes nothing. Each number is the
+# median of one job, so read the large differences only: compiled alone is again no faster than eager, and a graph of what
+# was compiled no faster than one of the eager step.
 
 # %% [markdown] id="published-text"
 # ## Somebody else's program
@@ -1761,24 +1762,18 @@ lockstep.compare(prediction, measured=longer)
 #
 # [nanoGPT](https://github.com/karpathy/nanoGPT) compiles its model and trains it in DDP. Its `train.py` was run as published, on
 # random tokens, by Lockstep's `torchrun()` and by PyTorch's.
-#
-# **Predict:** it printed 37 lines on rank 0. With times taken out, how many differ?
-
-# %% id="published-prediction" tags=["prediction"]
-# your number; the losses have four digits after the point
-prediction = 0
+# Times are taken out of what rank 0 printed; these lines differ:
 
 # %% id="published"
 program = lockstep.recorded("launch/unchanged-nanogpt-h200-x2.json")
 sides = [program.content[who]["lines"] for who in ("torchrun", "lockstep")]
 other = [pair for pair in zip(*sides, strict=True) if len(set(pair)) > 1]
-for theirs, ours in other:
-    print(f"torchrun: {theirs}\nlockstep: {ours}")
-print(program.stamp)
-lockstep.compare(prediction, measured=len(other))
+title = f"{len(other)} of {len(sides[0])} lines differ"
+columns = ["by torchrun", "by Lockstep"]
+lockstep.table(title, columns, other, stamp=program.stamp)
 
 # %% [markdown] id="published-explained"
-# Three losses differ in their last digit, in both directions, and all words are the same. Nobody ran PyTorch's twice, so the
+# A few losses differ in their last digit, and all words are the same. Nobody ran PyTorch's twice, so the
 # recording does not say whether two of its runs would agree.
 
 # %% [markdown] id="sentences-text"
