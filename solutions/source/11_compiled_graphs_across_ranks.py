@@ -408,8 +408,8 @@ lockstep.claim(
 # ### Exercise 2: capture it on every rank
 #
 # A capture runs nothing, so it needs no other rank. But its **warm-up** runs the step: on all ranks, or the collective in it
-# hangs; and with the same sizes in the same order, or shapes do not match. The first collective of a group also sets the
-# group up, which cannot be captured.
+# hangs; and with the same sizes in the same order, or shapes do not match. The first collective of a group may also set the
+# group up, which does not belong into a graph.
 #
 # **Goal:** `capture_sizes(cuda, step, width, sizes)` captures `step(x)` for inputs of each of `sizes` rows (float32,
 # `width` columns), all in one pool, largest first, and returns `run(x, size)`. For `x` of at most `size` rows that replays
@@ -1198,9 +1198,9 @@ columns = ["what", "rank 0", "rank 1", "s"]
 lockstep.table("In a capture", columns, rows, stamp=rules.stamp)
 
 # %% [markdown] id="rules-explained"
-# - **A group's first call** can be captured: here NCCL's connections were made in the capture. A warm-up is still right: it
-#   shows an error where it can be read.
-# - **A barrier** cannot: PyTorch's waits for the device.
+# - **A new group's first call** could be captured. The recording does not say whether its communicator was made there, or
+#   before by `new_group()`. A warm-up is still right: it shows an error where it can be read.
+# - **A barrier** cannot: PyTorch's makes the host wait.
 # - **Messages** can, though Dynamo leaves them to Python.
 # - A captured call has no end that one could ask for: `work.is_completed()` raises an error. A replay can be asked, by
 #   an event behind it.
@@ -1298,10 +1298,10 @@ lockstep.table(title, columns, rows, stamp=rules.stamp)
 # %% [markdown] id="reports-explained"
 # - Where ranks have been given different numbers of collectives and the shorter one has nothing more to do, the job is ended
 #   after about four seconds.
-# - "Replays once more": rank 0's last barrier met rank 1's last replay. The numbers are equal, so this may be right, and it
-#   is only said at the time limit.
-# - Different sizes passed **without a word**, with wrong numbers. Nobody on the host knows the sizes in a graph. That is
-#   why exercise 3 asks the ranks to agree.
+# - "Replays once more": with rank 0's last barrier the numbers are equal, and that might be right. So it is only said at
+#   the time limit.
+# - Different sizes passed **without a word**. How many collectives a graph has is noted, and not their sizes; the lab's table
+#   has what becomes of the numbers in such a job. That is why exercise 3 asks the ranks to agree.
 # - A rank that has captured more graphs is not accused: the replays themselves agree.
 
 # %% [markdown] id="dials-text"
@@ -1328,8 +1328,7 @@ lockstep.interactive.ladder(
 # %% [markdown] id="dials-explained"
 # - With "mostly few" and few graphs, halves pad hardly more than the best list, and equal distances much more. With
 #   "mostly nearly full" more halves save nothing: none lies between the largest size and its half.
-# - Turn "a graph takes" up, with the budget as it is: fewer graphs, more padding. Engines measure this at their
-#   start, and take the rest of the memory for their caches.
+# - Turn "a graph takes" up, with the budget as it is: fewer graphs, more padding.
 # - Start-up is the number of graphs times a warm-up and a capture, on each rank at the same time.
 
 # %% [markdown] id="order-text"
@@ -1655,8 +1654,8 @@ lockstep.table("Cold starts", columns, rows, stamp=stamps)
 # %% [markdown] id="cold-recorded-explained"
 # "Found by" counts ranks that found Inductor's code in the cache. When all start at the same time none does: each rank traces, and
 # writes its kernels in Python. Only the binaries are made once, and the others wait for them. So with one folder eight ranks
-# needed little more time than one; with a folder each, all eight ran the C++ compiler on few cores. A second start finds
-# everything, and its seconds are tracing. On the H200s "a folder each" was not recorded.
+# needed a fifth more time than one; with a folder each, all eight ran the C++ compiler on two cores, which had other work,
+# too. A second start finds everything, and traces and loads. On the H200s "a folder each" was not recorded.
 
 # %% [markdown] id="export-text"
 # ## Exported for other ranks
