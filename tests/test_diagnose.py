@@ -9,8 +9,10 @@ from functools import partial
 import pytest
 from between_groups import PROGRAMS
 from lockstep import torchrun
-from lockstep.calls.diagnose import Seen, between_groups, deadlock
-from lockstep.calls.record import HEADER, Group, Reader
+from lockstep.calls.diagnose import Seen, between_groups, deadlock, mismatch, parted_replays
+from lockstep.calls.record import HEADER, SYNCHRONIZE, Group, Reader, replay
+from lockstep.launch import stall_detector
+from lockstep.launch.stall_detector import StallDetector
 from lockstep.launch.worker.recorder import Recorder
 
 
@@ -154,3 +156,70 @@ GOING_ON = {
 @pytest.mark.parametrize("programs", GOING_ON.values(), ids=GOING_ON)
 def test_ranks_of_which_one_may_go_on_are_left_alone(programs):
     assert deadlock(queued(*programs), on_gpus=True) is None
+
+
+def replayed(*programs: str) -> dict[int, Seen]:
+    """Ranks that have replayed graphs, a word each: "1x3" graph 1, which has 3 collectives; and
+    have called a collective: "a". "end" at the end: their jobs are done, but for their GPUs."""
+    found = {}
+    for rank, program in enumerate(programs):
+        recorder = Recorder(bytearray(HEADER.size + (1 << 16)))
+        recorder.on_gpu()
+        number, _ = recorder.group("0", lambda: Group("default 0", tuple(range(len(programs)))))
+        for word in program.split():
+            if word == "end":
+                setup, _ = recorder.group("setup", lambda: Group("setup", ()))
+                recorder.enter(recorder.begin(SYNCHRONIZE, setup))
+                continue
+            graph, _, held = word.partition("x")
+            operation = replay(int(graph), int(held)) if held else "all_reduce"
+            kind = recorder.kind(operation, number, queued=True)
+            recorder.end_queued(recorder.queued(kind, at=0.0))
+        recorder.stand(True, 0)
+        found[rank] = Seen(Reader(recorder._memory, rank), False)
+    return found
+
+
+def test_ranks_whose_graphs_hold_other_numbers_of_collectives_have_parted():
+    parted = parted_replays(replayed("a 0x2 0x2", "a 0x3 0x3", "a 0x2 0x2"))
+    assert parted.ranks == (0, 2)
+    assert "rank 1 got 7" in parted.sentence and "ranks 0, 2 got 5" in parted.sentence
+    assert "As replay #0 on the default group" in parted.sentence
+    assert "rank 1 made a replay of graph 0 (3 collectives)" in parted.sentence
+
+
+def test_a_rank_that_replays_another_graph_has_parted_from_there():
+    parted = parted_replays(replayed("0x1 0x1 1x1", "0x1 1x1 1x1"))
+    assert parted.ranks == () and "As replay #1" in parted.sentence
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        ("0x2 0x2 a", "0x2 0x2 a"),
+        ("0x3 a", "0x3 a", "0x3 a"),
+        ("a a", "a"),  # no replays: others judge that
+    ],
+)
+def test_ranks_that_replay_the_same_have_not_parted(programs):
+    assert parted_replays(replayed(*programs)) is None
+
+
+def test_a_rank_that_runs_a_graphs_collectives_eagerly_is_no_contradiction():
+    ranks = replayed("0x2 a a", "a a a a", "0x2 0x2")
+    assert mismatch(ranks) is None
+    assert "As replay #0" in parted_replays(ranks).sentence  # but worth telling
+
+
+@pytest.mark.parametrize("programs, told", [
+    (("0x2 end", "0x2 0x2"), True),
+    (("0x2", "0x2 0x2"), False),  # it may only be late
+])  # fmt: skip
+def test_ranks_that_part_are_ended_where_who_is_behind_calls_no_more(programs, told, monkeypatch):
+    monkeypatch.setattr(stall_detector, "_STILL_FOR_GPU", 0.0)
+    monkeypatch.setattr(stall_detector, "_STILL", 0.0)
+    monkeypatch.setattr(stall_detector, "_EVERY", 0.0)
+    detector, ranks = StallDetector(lambda: (), lambda: False), replayed(*programs)
+    said = [detector.check(ranks) for _ in range(3)][-1]
+    assert (said is not None) is told
+    assert (said or detector.suspicion).ranks == (0,)

@@ -18,7 +18,7 @@ from lockstep.calls.record import Call, Group
 from lockstep.figures.interactive.messages_of_job import heard
 from lockstep.figures.number_line import number_line
 from lockstep.figures.widget import BROWSER, FILES, Playable, reply
-from lockstep.models import cost, pipeline
+from lockstep.models import cost, ladder, pipeline
 from lockstep.models.overlap import buckets
 from lockstep.models.rounds import ring
 from playing import Opened, browsing
@@ -376,10 +376,27 @@ def test_what_checkpoints_lose_is_what_random_failures_take(gpus: int) -> None:
     assert useful == pytest.approx(100 * done / clock, abs=0.7)
 
 
+def test_a_ladder_says_what_a_budget_has_room_for_and_the_padding() -> None:
+    made = interactive.ladder(graph=1 << 20, capture=2e-3, largest=16)
+    said = told(made, made.first())["said"]
+    assert "have room for 8 graphs, captured in 16 ms." in said
+    assert "halves: 1 2 4 8 16;" in said and "equal distances: 2 4 6 8 10 12 14 16;" in said
+    rows = ladder.stream("any number of rows", 16)
+    spent = sum(2 * math.ceil(one / 2) for one in rows)
+    assert f"16; {100 * (1 - sum(rows) / spent):.0f} % of" in said.partition("equal")[2]
+    least = told(made, {**made.first(), "graph": 8, "budget": 0})["said"]
+    assert "have room for no graph" in least
+
+
+def test_a_choice_of_a_learner_that_does_not_fit_is_told() -> None:
+    with pytest.raises(ValueError, match=r"mine with 1 size: 64 rows fit into none"):
+        interactive.ladder({"mine": lambda rows, count: [max(rows) - 1]})
+
+
 MODELS = {
     name: getattr(interactive, name)
     for name in (
-        "checkpoints", "collective", "cost", "layer", "overlap", "parts", "pipeline",
+        "checkpoints", "collective", "cost", "ladder", "layer", "overlap", "parts", "pipeline",
         "ring_attention", "sharding",
     )
 }  # fmt: skip
@@ -440,6 +457,7 @@ STILLS = {
     "layer": lambda: interactive.layer(lambda m, n, k: 1e-15 * m * n * k, {"a": lambda n, b: b}),
     "sharding": lambda: interactive.sharding(),
     "checkpoints": lambda: interactive.checkpoints(),
+    "ladder": lambda: interactive.ladder(),
 }
 
 

@@ -118,6 +118,37 @@ def test_calls_that_were_overwritten_are_counted_and_the_others_keep_their_numbe
     assert rank.reader.calls()[-1].number == 11
 
 
+class Captures:
+    """Groups whose collectives PyTorch counts, also while it captures."""
+
+    def __init__(self, rank: Rank, monkeypatch: pytest.MonkeyPatch):
+        self.counts, self._calls = {"0": 0}, rank.calls
+        monkeypatch.setattr(nccl_calls, "_counts", lambda: dict(self.counts))
+        monkeypatch.setattr(nccl_calls, "_ranks_of", lambda _: (0, 1))
+
+    def graph(self, collectives: int) -> Any:
+        graph = type("Graph", (), {})()
+        self._calls.begin_capture()
+        self.counts["0"] += collectives
+        self._calls.end_capture(graph)
+        return graph
+
+
+def test_captured_calls_are_no_calls_and_replays_are_told(rank, monkeypatch):
+    captures = Captures(rank, monkeypatch)
+    empty, held = captures.graph(0), captures.graph(3)
+    for graph in (held, empty, held):
+        rank.calls.replay(graph)
+    after = [{**one, "collective_seq_id": one["collective_seq_id"] + 3} for one in DUMP["entries"]]
+    made = rank.made(after[:2])
+    here = "on the default group"
+    assert made == [
+        *(f"replay of graph 1 (3 collectives) #{n} {here}" for n in (0, 1)),
+        *(f"all_reduce #{n} of float32[6] {here}" for n in (0, 1)),
+    ]
+    assert rank.reader.queued() == []
+
+
 def test_lost_messages_make_the_record_doubtful(rank):
     message = next(one for one in DUMP["entries"] if one["is_p2p"])
     later = {**message, "record_id": 500, "p2p_seq_id": 90}

@@ -17,12 +17,15 @@ from tqdm import tqdm
 from . import (
     backends,
     claims,
+    cold_start,
     compile,
     course,
     data_parallel,
+    decode_step,
     elastic,
     faults,
     foreign,
+    graph_rules,
     known,
     launching,
     manifest,
@@ -35,6 +38,7 @@ from . import (
     sweeps,
     tensor_parallel,
     two_nodes,
+    unchanged,
 )
 from .experiment import CannotRecord, Experiment, Result
 
@@ -55,8 +59,12 @@ EXPERIMENTS = (
     data_parallel.EXPERIMENT,
     tensor_parallel.EXPERIMENT,
     reduce_overhead.EXPERIMENT,
+    decode_step.EXPERIMENT,
+    graph_rules.EXPERIMENT,
+    cold_start.EXPERIMENT,
     memory.EXPERIMENT,
     foreign.EXPERIMENT,
+    unchanged.EXPERIMENT,
     known.EXPERIMENT,
     course.EXPERIMENT,
 )

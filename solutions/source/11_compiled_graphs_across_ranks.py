@@ -14,8 +14,8 @@
 # - choose the sizes to capture, and say where DDP cuts a compiled model.
 #
 # Do labs 05 (compiled graphs), 06 (CUDA graphs) and 09 (tensor parallelism) first. No compiler is needed.
-# What `mode="reduce-overhead"` captures, where Inductor puts a collective's wait, and what a cold start costs, is in the
-# further notebook.
+# What `mode="reduce-overhead"` captures, NCCL's rules for graphs, where Inductor puts a collective's wait, and what a cold
+# start costs, is in the further notebook.
 #
 # The folded cell below defines `on_gpus(program, …)`: it runs `program(cuda, …)` on the ranks of this notebook, with one
 # GPU each, real or virtual (lab 06), and `cuda` has the names of `torch.cuda`. `microseconds(cuda, step)` times a step.
@@ -408,8 +408,8 @@ lockstep.claim(
 # ### Exercise 2: capture it on every rank
 #
 # A capture runs nothing, so it needs no other rank. But its **warm-up** runs the step: on all ranks, or the collective in it
-# hangs; and with the same sizes in the same order, or shapes do not match. The first collective of a group also sets the
-# group up, which cannot be captured.
+# hangs; and with the same sizes in the same order, or shapes do not match. The first collective of a group may also set the
+# group up, which does not belong into a graph.
 #
 # **Goal:** `capture_sizes(cuda, step, width, sizes)` captures `step(x)` for inputs of each of `sizes` rows (float32,
 # `width` columns), all in one pool, largest first, and returns `run(x, size)`. For `x` of at most `size` rows that replays
@@ -524,7 +524,7 @@ print(lockstep.torchrun(_on_rank, own_choice, (), True, **options))
 #
 # **What changes under NCCL:** nobody compares sizes. On two H200s this cell ended only at the time limit that it sets:
 # rank 0 waited on the GPU for rows that nobody sends. A replay calls nothing of `torch.distributed`, so PyTorch's own
-# timeout does not see it either. What was recorded on two H200s, where rank 1 had captured half of the elements, and
+# timeout does not see it either; what Lockstep reports of replays is in the further notebook. What was recorded on two H200s, where rank 1 had captured half of the elements, and
 # where it replays 0.3 s late:
 
 # %% id="fates" tags=["plumbing"]
@@ -1159,6 +1159,178 @@ lockstep.table(title, columns, rows, stamp=trees.stamp)
 #   had. The other job was still running when its time was over. It has the same program, and nobody has seen what it would
 #   have done.
 
+# %% [markdown] id="rules-text"
+# ## NCCL's rules for graphs
+#
+# About 15 minutes; a CPU is enough, as all of it was recorded on two H200s.
+#
+# Each row below is a job of its own: a capture with collectives of 4 KiB in it, and its replays. "In the other order" means that
+# rank 1 makes two calls the other way round. NCCL's guide has
+# [a page about graphs](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/cudagraph.html), which says what it
+# supports.
+
+# %% id="rules"
+rules = lockstep.recorded("graphs/rules-h200-x2.json")
+
+
+def short(text):
+    """The first line, without what stands before CUDA's own words."""
+    return text.partition("\n")[0].rpartition("CUDA error: ")[2]
+
+
+def told(one):
+    """What came out of a job on each rank, in a few words."""
+    if "ranks" in one:
+        for values in one["ranks"]:
+            said = [f"{k} = {short(str(v))}" for k, v in values.items()]
+            yield ", ".join(said).replace(".0", "")
+        return
+    for failed in one["failed"]["ranks"].values():
+        said = short(failed["message"])
+        yield f"{failed['kind']} in {failed['in']}: {said}"
+
+
+rows = []
+for name, one in rules.content["rules"].items():
+    if not one["environment"]:  # the others are timed, below
+        rows.append([name, *told(one), f"{one['seconds']:.0f}"])
+columns = ["what", "rank 0", "rank 1", "s"]
+lockstep.table("In a capture", columns, rows, stamp=rules.stamp)
+
+# %% [markdown] id="rules-explained"
+# - **A new group's first call** could be captured. The recording does not say whether its communicator was made there, or
+#   before by `new_group()`. A warm-up is still right: it shows an error where it can be read.
+# - **A barrier** cannot: PyTorch's makes the host wait.
+# - **Messages** can, though Dynamo leaves them to Python.
+# - A captured call has no end that one could ask for: `work.is_completed()` raises an error. A replay can be asked, by
+#   an event behind it.
+# - **Two groups in a graph** work. On two streams their order does not matter. On one stream it does: each GPU waits in
+#   another group's collective, and the job ended at its time limit.
+#
+# ### Claim: "whether a call is captured must be the same on all ranks"
+#
+# [NCCL's guide](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/cudagraph.html) says that it "must be uniform
+# over all ranks participating". In one of the recordings rank 1 calls a function eagerly, as it compiles anew, while rank 0
+# replays its graph. **Guess**: does anything go wrong (holds)?
+
+# %% id="uniform-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="uniform-claim"
+trees = lockstep.recorded("graphs/reduce-overhead-h200-x2.json")
+mixed = trees.content["cases"]["rank 1 compiles anew while the others replay"]
+sums = sorted({value for one in mixed for value in one["values"]})
+counts = [one["replays"] for one in mixed]
+lockstep.claim(
+    "Whether a call is captured must be the same on all ranks.",
+    guess=guess,
+    verdict="holds" if sums != [5.0] else "does not hold",
+    because=f"replays by rank: {counts}; results: {sums}, and 5 is right",
+    stamp=trees.stamp,
+)
+
+# %% [markdown] id="uniform-explained"
+# It went well in one job, on two GPUs of one host. The guide does not promise it, so do not build on it.
+#
+# ### Claim: "in a graph NCCL communicates faster"
+#
+# Some texts say so: in a graph NCCL could keep its buffers registered and its communication set up. The recording has an
+# all-reduce of 32 MiB eagerly, in a graph, and eagerly again, with NCCL's registration of captured buffers
+# (`NCCL_GRAPH_REGISTER`) and without it. **Guess**: by 5 % or more in either?
+
+# %% id="registered-guess" tags=["guess"]
+guess = "does not hold"
+
+# %% id="registered-claim"
+large = {
+    name: one["ranks"][0]["us"]
+    for name, one in rules.content["rules"].items()
+    if name.startswith("32 MiB")
+}
+faster = [us["graph"] < 0.95 * us["eager"] for us in large.values()]
+said = "; ".join(
+    f"{name}: {us['eager']:.0f} µs eager, {us['graph']:.0f} in a graph"
+    for name, us in large.items()
+)
+lockstep.claim(
+    "In a graph NCCL communicates faster.",
+    guess=guess,
+    verdict="holds" if any(faster) else "does not hold",
+    because=said,
+    stamp=rules.stamp,
+)
+
+# %% [markdown] id="mixing-text"
+# The page also says that replays and eager calls may be outstanding together, and that a variable,
+# `NCCL_GRAPH_MIXING_SUPPORT=0`, turns the mechanism for this off. What it costs, for a graph of sixteen all-reduces:
+
+# %% id="mixing"
+rows = []
+for name in ("eager between replays", "eager between replays, no mixing"):
+    one = rules.content["rules"][name]
+    setting = one["environment"]["NCCL_GRAPH_MIXING_SUPPORT"]
+    us = one["ranks"][0]["us"].values()
+    rows.append([setting, *(f"{each:.0f}" for each in us)])
+columns = ["NCCL_GRAPH_MIXING_SUPPORT", *one["ranks"][0]["us"]]
+title = "A replay on two H200s, µs"
+lockstep.table(title, columns, rows, stamp=rules.stamp)
+
+# %% [markdown] id="mixing-explained"
+# Without it a replay takes half of the time, and one must see to it that nothing else of that group is under way. The job
+# above had replays and eager calls on one stream, and was right with both settings.
+#
+# ### What is reported of ranks that part
+#
+# PyTorch counts a captured collective, and records neither it nor its replays, so Lockstep notes captures and replays. The
+# table has what its report said, and how many seconds after the ranks had parted. Each job had 20 s.
+
+# %% id="reports"
+rows = []
+for name, one in rules.content["parted"].items():
+    verdict = one.get("failed", {}).get("verdict", "nothing: the job ended")
+    said = verdict.partition("ranks may be stuck: ")[2] or verdict
+    said = said.partition(" Collectives in a replay")[0]
+    rows.append([name, f"{one['seconds']:.1f}", said])
+columns = ["what", "s", "what was reported"]
+title = "Parted ranks on two H200s"
+lockstep.table(title, columns, rows, stamp=rules.stamp)
+
+# %% [markdown] id="reports-explained"
+# - Where ranks have been given different numbers of collectives and the shorter one has nothing more to do, the job is ended
+#   after about four seconds.
+# - "Replays once more": with rank 0's last barrier the numbers are equal, and that might be right. So it is only said at
+#   the time limit.
+# - Different sizes passed **without a word**. How many collectives a graph has is noted, and not their sizes; the lab's table
+#   has what becomes of the numbers in such a job. That is why exercise 3 asks the ranks to agree.
+# - A rank that has captured more graphs is not accused: the replays themselves agree.
+
+# %% [markdown] id="dials-text"
+# ## A ladder to play with
+#
+# About 10 minutes; a CPU is enough. Run your `ladder` of exercise 4 beside two simpler ways: the largest size and its halves, and
+# sizes at equal distances. What a further graph takes of a pool, and how long a capture takes, is where it
+# was on one H200, with 24 layers of width 512; turn both to what your model takes. A warm-up comes on top.
+
+# %% id="dials"
+ladder = lockstep.carry_on("ladder")
+ways = lockstep.interactive.LADDERS | {"yours": ladder}
+h200 = lockstep.recorded("graphs/h200.json")
+pool = h200.content["memory"]["one pool, largest first"]
+took = sorted(one["capture_seconds"] for one in pool)
+grown = pool[-1]["device"] - pool[0]["device"]
+lockstep.interactive.ladder(
+    ways,
+    graph=grown / (len(pool) - 1),
+    capture=took[len(took) // 2],
+    stamp=h200.stamp,
+)
+
+# %% [markdown] id="dials-explained"
+# - With "mostly few" and few graphs, halves pad hardly more than the best list, and equal distances much more. With
+#   "mostly nearly full" more halves save nothing: none lies between the largest size and its half.
+# - Turn "a graph takes" up, with the budget as it is: fewer graphs, more padding.
+# - Start-up is the number of graphs times a warm-up and a capture, on each rank at the same time.
+
 # %% [markdown] id="order-text"
 # ## Where does the compiler put the wait?
 #
@@ -1234,6 +1406,81 @@ lockstep.claim(
 # switch, and `…_passes` names what it does: `sink_waits` moves each wait down to where the result is needed, and
 # `raise_comms` moves each start up. These are internal names, which change from version to version: look at the code
 # that your version writes.
+
+# %% [markdown] id="regional-text"
+# ## Block by block, on ranks
+#
+# About 10 minutes; a CPU is enough.
+#
+# A model of equal blocks can be compiled as one function, or each block by itself ("regional compilation", lab 05). In the
+# next cell a block is cut over the ranks, with an all-reduce in it, and the model has 24 of them.
+#
+# **Predict:** compiled block by block, without gradients, how many graphs does each rank make?
+
+# %% id="regional-prediction" tags=["prediction"]
+prediction = 1  # all blocks run the same code, and the input looks the same
+
+
+# %% id="regional"
+def first_and_later(by_block, blocks=24, width=64):
+    """Graphs, their all-reduces, seconds of the first step, the result."""
+    import time
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(width, width) / width)
+
+        def forward(self, x):
+            y = torch.relu(x @ self.w)
+            dist.all_reduce(y)
+            return x + y
+
+    torch.manual_seed(dist.get_rank())
+    graphs, device = [], lockstep.device()
+    backend = keep(graphs)  # the same for all blocks
+    model = torch.nn.ModuleList(Block() for _ in range(blocks)).to(device)
+
+    def whole(x):
+        for block in model:
+            x = block(x)
+        return x
+
+    x = torch.ones(8, width, device=device)
+    with torch.no_grad():
+        plain = whole(x)
+        f = whole if by_block else torch.compile(whole, backend=backend)
+        for block in model if by_block else []:
+            block.compile(backend=backend)
+        begin = time.perf_counter()
+        same = torch.equal(f(x), plain)
+    reduces = [sum("all_reduce" in str(n) for n in one) for one in graphs]
+    return len(graphs), sum(reduces), time.perf_counter() - begin, same
+
+
+# %% id="regional-run"
+regional_jobs = {
+    "as one function": lockstep.torchrun(first_and_later, False, **on_ranks),
+    "block by block": lockstep.torchrun(first_and_later, True, **on_ranks),
+}
+for how, job in regional_jobs.items():
+    graphs, reduces, _, same = job[0]
+    print(f"{how}: {graphs} graph(s), {reduces} all-reduce(s), {same = }")
+lockstep.compare(prediction, measured=regional_jobs["block by block"][0][0])
+
+# %% id="regional-seconds" tags=["varies"]
+rows = []
+for how, job in regional_jobs.items():
+    rows.append([how, *(f"{one[2]:.2f}" for one in job.results)])
+columns = ["compiled", *(f"rank {rank}, s" for rank in range(NPROC))]
+title = "The first step of 24 blocks, traced only"
+lockstep.table(title, columns, rows, stamp=lockstep.live(job))
+
+# %% [markdown] id="regional-explained"
+# One graph with one all-reduce serves all 24 blocks. That takes one backend for all: with a new `keep(graphs)` for each block
+# Dynamo compiled the block anew each time, eight times, and ran the other sixteen eagerly. What is lost: nothing fuses across blocks, each block is a call of its
+# own, and no pass can move a collective past a block's end. `reduce-overhead` would make a CUDA graph of each block, and the host
+# would launch 24.
 
 # %% [markdown] id="reducer-text"
 # ## DDP and the compiler: three ways
@@ -1372,6 +1619,44 @@ lockstep.claim(
 # Inductor does in Python, every rank does by itself all the same. On machines of a cluster the folder is shared only if it
 # lies on a file system that all see.
 
+# %% [markdown] id="cold-recorded-text"
+# ### Eight ranks on a CPU, two on H200s
+#
+# Recorded: each start is a job of new processes that compile a step with two all-reduces. Alone on a CPU, a rank compiled it
+# into three binary files. Then eight ranks started, with a folder each.
+#
+# **Predict:** how many binary files were there?
+
+# %% id="binaries-prediction" tags=["prediction"]
+prediction = 8 * 3
+
+# %% id="binaries"
+starts = {}
+for name in ("cold-cpu-x8", "cold-h200-x2"):
+    starts[name] = lockstep.recorded(f"compile/{name}.json")
+each = starts["cold-cpu-x8"].content["starts"]["a folder each"]
+lockstep.compare(prediction, measured=each["binaries"])
+
+# %% id="cold-recorded"
+rows = []
+for one in starts.values():
+    n = one.content["world_size"]
+    for how, start in one.content["starts"].items():
+        took = [rank["seconds"] for rank in start["ranks"]]
+        hits = sum(rank["hits"] for rank in start["ranks"])
+        found = f"{hits} of {len(took)}"
+        row = [n, how, f"{max(took):.1f}", found, start["binaries"]]
+        rows.append(row)
+columns = ["ranks", "start", "first step, s", "found by", "binaries"]
+stamps = [one.stamp for one in starts.values()]
+lockstep.table("Cold starts", columns, rows, stamp=stamps)
+
+# %% [markdown] id="cold-recorded-explained"
+# "Found by" counts ranks that found Inductor's code in the cache. When all start at the same time none does: each rank traces, and
+# writes its kernels in Python. Only the binaries are made once, and the others wait for them. So with one folder eight ranks
+# needed a fifth more time than one; with a folder each, all eight ran the C++ compiler on two cores, which had other work,
+# too. A second start finds everything, and traces and loads. On the H200s "a folder each" was not recorded.
+
 # %% [markdown] id="export-text"
 # ## Exported for other ranks
 #
@@ -1447,3 +1732,74 @@ lockstep.claim(
 # %% [markdown] id="export-explained"
 # The sum does not depend on the number of ranks, so its graph runs on three. The result of an all-gather has the ranks in its
 # shape, and the exported graph has that shape as a number.
+
+# %% [markdown] id="one-run-text"
+# ## A decode step in one run
+#
+# About 5 minutes; a CPU is enough, as it was recorded on two H200s.
+#
+# All ways of section 2, measured in the same job, and the collectives alone: a bare loop that
+# only launches its sixteen all-reduces.
+
+# %% id="one-run"
+decode_run = lockstep.recorded("graphs/decode-h200-x2.json")
+by_way = decode_run.content["seconds"]["lockstep"]
+us = {way: 1e6 * sum(took) / len(took) for way, took in by_way.items()}
+rows = [[way, f"{one:.0f}"] for way, one in us.items()]
+title = "16 layers on two H200s"
+lockstep.table(title, ["how", "µs"], rows, stamp=decode_run.stamp)
+
+# %% [markdown] id="one-run-explained"
+# The whole step as a graph is shorter than the loop that launches its collectives and computes nothing. Each number is the
+# median of one job, so read the large differences only: compiled alone is again no faster than eager, and a graph of what
+# was compiled no faster than one of the eager step.
+
+# %% [markdown] id="published-text"
+# ## Somebody else's program
+#
+# About 5 minutes; a CPU is enough, as it was recorded on two H200s.
+#
+# [nanoGPT](https://github.com/karpathy/nanoGPT) compiles its model and trains it in DDP. Its `train.py` was run as published, on
+# random tokens, by Lockstep's `torchrun()` and by PyTorch's.
+# Times are taken out of what rank 0 printed; these lines differ:
+
+# %% id="published"
+program = lockstep.recorded("launch/unchanged-nanogpt-h200-x2.json")
+sides = [program.content[who]["lines"] for who in ("torchrun", "lockstep")]
+other = [pair for pair in zip(*sides, strict=True) if len(set(pair)) > 1]
+title = f"{len(other)} of {len(sides[0])} lines differ"
+columns = ["by torchrun", "by Lockstep"]
+lockstep.table(title, columns, other, stamp=program.stamp)
+
+# %% [markdown] id="published-explained"
+# A few losses differ in their last digit, and all words are the same. Nobody ran PyTorch's twice, so the
+# recording does not say whether two of its runs would agree.
+
+# %% [markdown] id="sentences-text"
+# ## One text, sentence by sentence
+#
+# About 5 minutes. Explanations of how compiled graphs work on several GPUs agree on some sentences. This is where each is
+# tested:
+#
+# | sentence, in short | tested in |
+# | --- | --- |
+# | a layer cut by columns needs an all-reduce | lab 09, section 1 |
+# | its output is `dist.all_reduce(y)` | section 1, "the output of a cut layer is …" |
+# | collectives are traced, as waits | section 1: as a start and a wait, and not all of them |
+# | one global graph, with the communication of all ranks | section 1, "each rank compiles a graph of its own" |
+# | a graph's part for one GPU has kernels and waits for communication | section 2: NCCL's kernels are in it, too |
+# | in DDP, computation and communication are one plan | section 5, "the all-reduces … stay outside" |
+# | Inductor makes CUDA graphs by itself | lab 05, "the default mode uses CUDA graphs" |
+# | each rank captures for itself | section 3, "captures need no agreement" |
+# | captures keep step by themselves | the same |
+# | all replay the same graph, so collectives align by themselves | section 3 |
+# | the host gives one order for everything; no overhead is left | section 2, "a graph removes the cost …" |
+# | locked memory and lasting connections make NCCL faster in graphs | "In a graph NCCL communicates faster" above |
+# | the compiled step is the fastest, end to end | section 2, "compiled, a step … is faster" |
+# | a graph makes latency steady | lab 06, "a graph makes the latency of a step steady" |
+# | order is deterministic, and so are results | lab 06, "a replay computes, bit for bit, …" |
+# | memory of a capture is used again in each replay | lab 06, section 5; `kept` above |
+# | unsuited to batch sizes that change | section 4 |
+# | a branch that depends on data is hard to capture | section 1: `item()`; lab 06 |
+#
+# "Debugging is harder" is the only one without a test: nobody has said how it would be measured.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TypeAlias
 
 from ..base.formatting import ranks_text
@@ -25,6 +25,7 @@ from .record import (
     Group,
     Reader,
     is_new_group,
+    replayed,
 )
 
 
@@ -65,7 +66,7 @@ def mismatch(ranks: Mapping[int, Seen]) -> Verdict | None:
                 return verdict
             elif call.operation == "send":
                 sends[(rank, call.peer, call.group, call.tag, call.number)] = call
-            elif call.operation not in POINT_TO_POINT:
+            elif call.operation not in POINT_TO_POINT and not replayed(call.operation):
                 calls.setdefault((call.group, call.number), {})[rank] = call
     for at in sorted(calls, key=lambda at: min(c.start for c in calls[at].values())):
         verdict = contradiction(calls[at])
@@ -229,6 +230,12 @@ def waits_for_gpu(seen: Seen) -> bool:
     return call.queued or call.operation == SYNCHRONIZE
 
 
+def calls_no_more(seen: Seen) -> bool:
+    """Return whether a rank has finished, or only waits for its GPU to do so."""
+    call = seen.blocked()
+    return seen.finished or (call is not None and call.operation == SYNCHRONIZE)
+
+
 def _awaited_by_gpu(seen: Seen, reached: Mapping[int, Mapping[CallLine, int]]) -> Call | None:
     """The first call that the rank's GPU has yet to do, and others have not made."""
     calls = (call for call in seen.reader.queued() if call.peer != ANY_SOURCE)
@@ -362,6 +369,67 @@ def held_by_a_graph(ranks: Mapping[int, Seen]) -> Verdict | None:
     )
 
 
+def parted_replays(ranks: Mapping[int, Seen]) -> Verdict | None:
+    """Replays of captured graphs that do not go together, as far as their collectives are known.
+
+    The ranks in it are those whose GPUs were given fewer collectives than others; none, where the
+    numbers are equal and the graphs are not, which may well be right.
+    """
+    reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
+    groups = {line[0]: None for lines in reached.values() for line in lines if replayed(line[1])}
+    for group in groups:
+        if not ranks.keys() >= set(group.ranks):
+            continue
+        given = {
+            rank: sum(
+                count * (replayed(line[1]) or 1)
+                for line, count in reached[rank].items()
+                if line[0] == group and (not line[1] or replayed(line[1]))
+            )
+            for rank in group.ranks
+        }
+        counts = _by_value({rank: f"got {count}" for rank, count in given.items()})
+        short = [rank for rank in group.ranks if given[rank] < max(given.values())]
+        where = _first_difference(group, ranks)
+        if short:
+            said = f"The ranks' GPUs have been given different numbers of collectives on {group}, "
+            said += f"those in replays of captured graphs included: {counts}.{where and ' '}{where}"
+        elif where:
+            said = where
+        else:
+            continue
+        return Verdict(f"{said} {_ONE_PLAN}", tuple(short))
+    return None
+
+
+def _first_difference(group: Group, ranks: Mapping[int, Seen]) -> str:
+    """Say where the ranks' replays begin to differ; "" where they do not, or nobody knows."""
+    replays = {
+        rank: [
+            call.operation
+            for call in ranks[rank].reader.calls()
+            if call.group == group and replayed(call.operation)
+        ]
+        for rank in group.ranks
+    }
+    if any(ranks[rank].reader.dropped for rank in group.ranks):
+        return ""
+    for at, operations in enumerate(zip_longest(*replays.values(), fillvalue="")):
+        if len(set(operations)) > 1:
+            made = {
+                r: f"made {f'a {one}' if one else 'none'}"
+                for r, one in zip(replays, operations, strict=True)
+            }
+            return f"As replay #{at} on {group}, {_by_value(made)}."
+    return ""
+
+
+_ONE_PLAN = (
+    "Collectives in a replay are matched by their order alone: every rank must replay graphs that "
+    "hold the same collectives, in the same order."
+)
+
+
 def never_met(ranks: Mapping[int, Seen]) -> Verdict | None:
     """All ranks have come to make the same group, and look for each other in vain.
 
@@ -405,11 +473,7 @@ def left_behind(ranks: Mapping[int, Seen]) -> Verdict | None:
     others have begun beyond its count can never complete.
     """
     reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
-    closed = {
-        rank
-        for rank, seen in ranks.items()
-        if seen.finished or ((call := seen.blocked()) is not None and call.operation == SYNCHRONIZE)
-    }
+    closed = {rank for rank, seen in ranks.items() if calls_no_more(seen)}
     if verdict := _never_sent(ranks, closed):
         return verdict
     lines = {line for lines in reached.values() for line in lines}

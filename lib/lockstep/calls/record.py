@@ -24,6 +24,7 @@ reading of its section.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -56,6 +57,7 @@ SAME_SIZE = frozenset(
 )
 SYNCHRONIZE = "torch.cuda.synchronize"  # what a rank does last on a GPU
 LEAVING = "leaving"  # the group of what a rank does when its job is done
+_REPLAY = re.compile(r"replay of graph (\d+) \((\d+) collectives?\)")
 
 
 def section_size(memory: Any) -> int:
@@ -177,6 +179,21 @@ def is_new_group(operation: str) -> bool:
     return operation.startswith("new_group(")
 
 
+def replay(graph: int, collectives: int) -> str:
+    """Return what a replay is called in the record, of a captured graph that holds NCCL's calls.
+
+    graph: its place among the rank's captures, from 0. collectives: on one group; a graph that
+    holds several groups' is recorded once for each.
+    """
+    return f"replay of graph {graph} ({collectives} collective{'s' * (collectives != 1)})"
+
+
+def replayed(operation: str) -> int:
+    """Return how many collectives of its group a replay has; 0 for what is no replay."""
+    found = _REPLAY.fullmatch(operation)
+    return int(found[2]) if found else 0
+
+
 CallLine = tuple[Group, str, int | None, int]
 
 
@@ -187,6 +204,8 @@ def line_of(operation: str, peer: int | None, tag: int) -> tuple[str, int | None
         return (operation, None, 0)
     if is_new_group(operation):
         return ("new_group", None, 0)
+    if replayed(operation):
+        return (operation, None, 0)
     return (operation, peer, tag) if operation in POINT_TO_POINT else ("", None, 0)
 
 

@@ -130,6 +130,7 @@ def _number(said: Any, unit: str) -> float | str | None:
     return _typed(said)
 
 
+_WRAP = "text-align:left;white-space:normal;overflow-wrap:anywhere"
 VERDICTS = ("holds", "does not hold", "depends")
 
 
@@ -185,7 +186,7 @@ class Claim:
         (about, said), *others = self.rows
         rows = "".join(
             f"<tr><th scope='row' style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            f"<td style='{_WRAP}'>{html.escape(text)}</td></tr>"
             for name, text in [(about, f"{said} {self.sign}".rstrip()), *others]
         )
         quoted = f"<div><i>“{html.escape(self.sentence)}”</i></div><table>{rows}</table>"

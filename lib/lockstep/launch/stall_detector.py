@@ -136,6 +136,10 @@ class StallDetector:
                     ranks, on_gpus=True, helped=helped
                 )
                 self._patience = _STILL_FOR_GPU
+            if self._likely is None and (parted := diagnose.parted_replays(ranks)):
+                behind = [ranks[rank] for rank in parted.ranks]
+                closed = bool(behind) and all(map(diagnose.calls_no_more, behind))
+                self._likely, self._is_open = parted, not closed  # else a rank may only be late
         if self._likely is None and not any(seen.reader.on_gpu for seen in ranks.values()):
             # NCCL takes seconds to make a group, and says nothing meanwhile.
             self._likely, self._patience = diagnose.never_met(ranks), _STILL_UNMET

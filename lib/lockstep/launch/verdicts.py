@@ -54,7 +54,8 @@ def suspicion(ranks: Sequence[RankState]) -> str:
     if _is_doubtful(ranks):
         return ""
     agree(rank.reader for rank in ranks)
-    suspected = diagnose.between_groups(seen(ranks))
+    now = seen(ranks)
+    suspected = diagnose.between_groups(now) or diagnose.parted_replays(now)
     return suspected.sentence if suspected else ""
 
 

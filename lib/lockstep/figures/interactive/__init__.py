@@ -1,13 +1,15 @@
 """Models to play with: all-reduces step by step, what communication costs, pipelines, overlap,
-sharding, ring attention, a layer on several ranks, how often to save."""
+sharding, ring attention, a layer on several ranks, how often to save, which sizes to capture."""
 
 from .parts import parts
 from .player import collective
 from .sliders import (
     FORMULAS,
+    LADDERS,
     MESSAGE,
     checkpoints,
     cost,
+    ladder,
     layer,
     overlap,
     pipeline,
@@ -17,10 +19,12 @@ from .sliders import (
 
 __all__ = [
     "FORMULAS",
+    "LADDERS",
     "MESSAGE",
     "checkpoints",
     "collective",
     "cost",
+    "ladder",
     "layer",
     "overlap",
     "parts",
@@ -36,5 +40,5 @@ def show_all() -> None:
     from IPython.display import display
 
     every = (parts, collective, cost, pipeline, overlap, sharding, ring_attention, layer)
-    for model in (*every, checkpoints):
+    for model in (*every, checkpoints, ladder):
         display(model())

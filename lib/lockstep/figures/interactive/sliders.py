@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from ...base.formatting import counted, in_one_line, percent, quantity
@@ -13,6 +14,7 @@ from ...base.provenance import Provenance, each, simulated
 from ...base.style import COMMUNICATION, GROUPS
 from ...models import checkpoints as intervals
 from ...models import cost as costs
+from ...models import ladder as ladders
 from ...models import overlap as overlaps
 from ...models import pipeline as pipelines
 from ..chart import Chart
@@ -701,6 +703,88 @@ def _long(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {name}"
     return f"{seconds:.3g} s"
+
+
+# ── A ladder of batch sizes ──────────────────────────────────────────────────────────────────
+
+LADDERS = ladders.CHOICES
+_COUNTS = (1, 2, 3, 4, 6, 8, 12)  # of graphs
+
+
+def ladder(
+    choices: Mapping[str, ladders.Choice] = LADDERS,
+    *,
+    largest: int = 64,
+    graph: float = 2.0**20,
+    capture: float = 2e-3,
+    stamp: Provenance | Sequence[Provenance] | None = None,
+) -> Dials:
+    """Padding over the memory of captured graphs, with dials for a budget and what a graph takes.
+
+    choices: by name, functions of the rows of many steps and a number of graphs, which return the
+    sizes to capture. graph: bytes that a further graph takes in one pool. capture: seconds of a
+    warm-up and a capture. stamp: where these two come from.
+    """
+    own = {in_one_line(name): choose for name, choose in choices.items()}
+
+    @cache
+    def padding(kind: str, most: int) -> dict[str, dict[int, tuple[list[int], float]]]:
+        """By choice and number of graphs: their sizes, and the padding in % of what is computed."""
+        rows = ladders.stream(kind, most)
+        found: dict[str, dict[int, tuple[list[int], float]]] = {}
+        for name, choose in own.items():
+            found[name] = {}
+            for count in _COUNTS:
+                try:
+                    sizes = list(choose(rows, count))
+                    spent = ladders.computed(rows, sizes)
+                except Exception as error:  # it is the learner's
+                    raise ValueError(f"{name} with {counted(count, 'size')}: {error}") from error
+                found[name][count] = sizes, 100 * (1 - sum(rows) / spent)
+        return found
+
+    def said(values: Mapping[str, Any]) -> str:
+        budget, each_graph = values["budget"], values["graph"]
+        fit = max((one for one in _COUNTS if one * each_graph <= budget), default=0)
+        if not fit:
+            return f"{quantity(budget, 'B')} have room for no graph: each step runs eagerly."
+        text = f"{quantity(budget, 'B')} have room for {counted(fit, 'graph')}, captured in "
+        text += f"{quantity(fit * values['capture'], 's')}."
+        for name, by_count in padding(values["stream"], int(values["largest"])).items():
+            sizes, share = by_count[fit]
+            text += f" {name}: {' '.join(map(str, sizes))}; {share:.0f} % of the rows are padding."
+        return text
+
+    def drawn(values: Mapping[str, Any]) -> Chart:
+        lines = {
+            f"{name}, model": [
+                (count * values["graph"] / (1 << 20), share)
+                for count, (_, share) in by_count.items()
+            ]
+            for name, by_count in padding(values["stream"], int(values["largest"])).items()
+        }
+        x, y = "memory of the graphs (MiB)", "padding (% of rows)"
+        return Chart(lines, x=x, y=y, alt=said(values), stamp=stamps, log="x")
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        mark = values["budget"] / (1 << 20)
+        return {"said": said(values), "chart": drawn(values).packed(mark=mark)}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        return drawn(values).still()
+
+    dials = [
+        Dial.of("budget", "memory for graphs", [2.0**k for k in range(20, 31)], 8 * graph,
+                lambda v: quantity(v, "B")),
+        Dial.of("largest", "most rows", (8, 16, 32, 64), largest, str),
+        Dial.of("graph", "a graph takes", [2.0**k for k in range(18, 27)], graph,
+                lambda v: quantity(v, "B")),
+        Dial.of("capture", "a capture takes", _steps(1e-3, 1.0), _rounded(capture),
+                lambda v: quantity(v, "s")),
+    ]  # fmt: skip
+    stamps = [*each(stamp), simulated("120 steps, each in the smallest size that fits")]
+    streams = {"stream": ladders.STREAMS}
+    return Dials("A ladder of batch sizes", dials, streams, draw, picture, stamps, beside="stream")
 
 
 # ── What they share ──────────────────────────────────────────────────────────────────────────

@@ -277,6 +277,8 @@ def install() -> None:
         setattr(dist.Store, name, seen)
     graphs = torch.cuda.CUDAGraph
     graphs.capture_begin = _observed(graphs.capture_begin, _capture, always=True)
+    graphs.capture_end = _observed(graphs.capture_end, _captured, always=True)
+    graphs.replay = _observed(graphs.replay, _replay, always=True)
     _replace(dist.init_process_group, _init_process_group, always=True)
     _replace(dist.new_group, _new_group, always=True)
     _replace(dist.destroy_process_group, _destroy_process_group, always=True)
@@ -965,6 +967,19 @@ def _new_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Wat
 def _capture(_: Recorder, __: Arguments, ___: Any) -> Watching:
     global _has_captured
     _has_captured = True
+    if _nccl is not None:
+        _nccl.begin_capture()
+    yield
+
+
+def _captured(_: Recorder, args: Arguments, __: Any) -> Watching:
+    if (yield) is not RAISED and _nccl is not None:
+        _nccl.end_capture(args[0])
+
+
+def _replay(_: Recorder, args: Arguments, __: Any) -> Watching:
+    if _nccl is not None:
+        _nccl.replay(args[0])
     yield
 
 

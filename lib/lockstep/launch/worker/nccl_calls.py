@@ -10,6 +10,10 @@ PyTorch records a call after its communicator has been made, for which the first
 waits in C++, and nothing of a synchronization with the GPU. So the thread looks at where the main
 thread is, too: in which function of `torch.distributed` it stands, and whether it stands still and
 keeps its processor busy, as it does while it waits for its GPU.
+
+PyTorch counts a collective that is captured, and does not record it; it is done in each replay of
+its graph, which PyTorch does not record either. So captures and replays are noted here, and calls
+are numbered without those that were captured.
 """
 
 from __future__ import annotations
@@ -29,13 +33,15 @@ from threading import get_ident
 from time import clock_gettime, perf_counter, perf_counter_ns, time_ns
 from types import FrameType
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ...calls.flight import COALESCED, PARTS, Recorded, recorded
-from ...calls.record import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, Group
+from ...calls.record import ANY_SOURCE, POINT_TO_POINT, SAME_SIZE, Group, replay
+from .record_writer import CallKind
 from .recorder import Recorder
 
 _Entry: TypeAlias = dict[str, Any]
@@ -109,6 +115,11 @@ class NcclCalls:
         self._stood_in: dict[int, tuple[str, int]] = {}
         self._reopened = 0  # the place of a call in which the main thread stands; 0: of none
         self._messages: dict[int, int] = {}  # by group: how many were recorded
+        self._begun: dict[str, int] = {}  # by group: PyTorch's count when a capture began
+        # By group: PyTorch's count before and after each capture.
+        self._captured: dict[str, list[tuple[int, int]]] = {}
+        self._graphs: WeakKeyDictionary[Any, list[CallKind]] = WeakKeyDictionary()
+        self._captures = 0
         self._status: Any = None
         self._mark: Any = None  # where the main thread was
         self._used = 0.0  # seconds of a processor that it had used then
@@ -156,6 +167,34 @@ class NcclCalls:
         if copies or not still:
             place = self._blocked_in(frame) if still else 0
             self._recorder.stand(still and spins, place)
+
+    # ── What PyTorch does not record ─────────────────────────────────────────────────────────
+
+    def begin_capture(self) -> None:
+        self._begun = _counts()
+
+    def end_capture(self, graph: Any) -> None:
+        """Note what was captured since."""
+        kinds = []
+        for name, count in _counts().items():
+            begun = self._begun.get(name, count)
+            if count > begun:
+                self._captured.setdefault(name, []).append((begun, count))
+                group, _ = self._describe(name, _ranks_of(name), None)
+                operation = replay(self._captures, count - begun)
+                kinds.append(self._recorder.kind(operation, group, queued=True))
+        self._captures += 1
+        self._graphs[graph] = kinds
+
+    def replay(self, graph: Any) -> None:
+        for kind in self._graphs.get(graph, ()):
+            self._recorder.end_queued(self._recorder.queued(kind, at=perf_counter()))
+
+    def _number(self, entry: _Entry) -> int:
+        """How many of its group's collectives were called, and not captured, before it."""
+        counted, name = int(entry["collective_seq_id"]), str(entry["process_group"][0])
+        spans = self._captured.get(name, ())
+        return counted - 1 - sum(after - before for before, after in spans if before < counted)
 
     # ── What PyTorch recorded ────────────────────────────────────────────────────────────────
 
@@ -234,7 +273,7 @@ class NcclCalls:
         place = self._known(entry, call, group, described, lost) or self._recorder.queued(
             kind,
             at=(int(entry["time_created_ns"]) - ahead) / 1e9,
-            number=key[1] - 1 if call.peer is None else None,
+            number=self._number(entry) if call.peer is None else None,
         )
         self._newest[group] = _Newest(call.operation, peer, key[1], place)
         self._pending[int(entry["record_id"])] = [place]
@@ -304,6 +343,22 @@ class NcclCalls:
         place = self._recorder.queued(kind, at=perf_counter())
         self._stood_in[number] = (operation, place)
         return place
+
+
+def _counts() -> dict[str, int]:
+    """Return, by the name of each group of NCCL's, PyTorch's count of its collectives."""
+    found: dict[str, int] = {}
+    for group, name in list(distributed_c10d._world.pg_names.items()):
+        with contextlib.suppress(RuntimeError):  # it has no backend for GPUs
+            nccl: Any = group._get_backend(_GPU)
+            found[str(name)] = nccl._get_sequence_number_for_group()
+    return found
+
+
+def _ranks_of(name: str) -> tuple[int, ...]:
+    world = distributed_c10d._world
+    group = next(group for group, called in world.pg_names.items() if called == name)
+    return tuple(dist.get_process_group_ranks(group))
 
 
 def _key(entry: _Entry) -> _Key:
