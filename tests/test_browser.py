@@ -183,6 +183,10 @@ BARE = """() => [...document.querySelectorAll('.lockstep-job [style*="background
     .map(node => [getComputedStyle(node).backgroundImage, node.getBoundingClientRect().height])
     .filter(([image, height]) => !image.includes('gradient') || height < 8)"""
 BARS = """() => document.querySelectorAll('.lockstep-job div[title][style*="dashed"]').length"""
+# What stands in a bar ends within it: what has no room ends with three dots.
+STANDS_OUT = """() => [...document.querySelectorAll('.lockstep-job div[title] > span')].filter(node =>
+    node.getBoundingClientRect().right > node.parentElement.getBoundingClientRect().right
+    || getComputedStyle(node).textOverflow !== 'ellipsis').map(node => node.textContent)"""
 
 
 def test_a_notebook_that_is_not_trusted_shows_all_of_a_strip(browser: Browser, tree: Path) -> None:
@@ -197,6 +201,8 @@ def test_a_notebook_that_is_not_trusted_shows_all_of_a_strip(browser: Browser, t
         assert page.waits_for("late", "reduced")
         assert page.waits_for("late", "first: write it above", hidden=True)
         assert page.tab.evaluate(BARS) and page.tab.evaluate(BARE) == []
+        page.tab.set_viewport_size({"width": 600, "height": 700})
+        page.tab.wait_for_function(f"() => ({STANDS_OUT})().length === 0")
 
 
 # ── Charts ───────────────────────────────────────────────────────────────────────────────────
