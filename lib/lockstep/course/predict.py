@@ -185,7 +185,7 @@ class Claim:
         (about, said), *others = self.rows
         rows = "".join(
             f"<tr><th scope='row' style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+            f"<td style='text-align:left;overflow-wrap:anywhere'>{html.escape(text)}</td></tr>"
             for name, text in [(about, f"{said} {self.sign}".rstrip()), *others]
         )
         quoted = f"<div><i>“{html.escape(self.sentence)}”</i></div><table>{rows}</table>"
