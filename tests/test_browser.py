@@ -183,6 +183,11 @@ BARE = """() => [...document.querySelectorAll('.lockstep-job [style*="background
     .map(node => [getComputedStyle(node).backgroundImage, node.getBoundingClientRect().height])
     .filter(([image, height]) => !image.includes('gradient') || height < 8)"""
 BARS = """() => document.querySelectorAll('.lockstep-job div[title][style*="dashed"]').length"""
+# What stands in a bar ends within it: what has no room ends with three dots.
+STANDS_OUT = """() => [...document.querySelectorAll('.lockstep-job div[title] > span')]
+    .filter(node =>
+        node.getBoundingClientRect().right > node.parentElement.getBoundingClientRect().right
+        || getComputedStyle(node).textOverflow !== 'ellipsis').map(node => node.textContent)"""
 
 
 def test_a_notebook_that_is_not_trusted_shows_all_of_a_strip(browser: Browser, tree: Path) -> None:
@@ -197,6 +202,8 @@ def test_a_notebook_that_is_not_trusted_shows_all_of_a_strip(browser: Browser, t
         assert page.waits_for("late", "reduced")
         assert page.waits_for("late", "first: write it above", hidden=True)
         assert page.tab.evaluate(BARS) and page.tab.evaluate(BARE) == []
+        page.tab.set_viewport_size({"width": 600, "height": 700})
+        page.tab.wait_for_function(f"() => ({STANDS_OUT})().length === 0")
 
 
 # ── Charts ───────────────────────────────────────────────────────────────────────────────────
@@ -302,6 +309,28 @@ def test_what_is_drawn_grows_with_jupyterlabs_letters(browser: Browser, tree: Pa
         page.wait_for_function(
             f"usual => JSON.stringify(({HEIGHTS})()) === JSON.stringify(usual)", arg=usual
         )
+
+
+WIDE = """import lockstep
+stamp = lockstep.simulated("a test")
+lockstep.figure(lambda canvas: None, alt="Nothing.", size=(7, 2), stamp=stamp)"""
+SIZES = """() => {
+    const image = document.querySelector('figure img.lockstep-light');
+    const box = image.parentElement;
+    return [image.getBoundingClientRect().width, box.clientWidth, box.scrollWidth];
+}"""
+
+
+def test_a_picture_keeps_its_letters_legible_on_a_narrow_page(browser: Browser, tree: Path) -> None:
+    with browser.open(write(tree, "wide.ipynb", {"wide": WIDE})) as page:
+        page.run_all()
+        assert page.problems() == []
+        drawn, room, all_of_it = page.tab.evaluate(SIZES)
+        assert drawn == 770 and all_of_it == room
+        page.tab.set_viewport_size({"width": 420, "height": 700})
+        page.tab.wait_for_function(f"() => ({SIZES})()[1] < 300")
+        drawn, room, all_of_it = page.tab.evaluate(SIZES)
+        assert drawn == pytest.approx(0.7 * 770, abs=1) and all_of_it > room
 
 
 # ── Tables ───────────────────────────────────────────────────────────────────────────────────

@@ -201,9 +201,11 @@ def test_over_ssh_no_browser_is_looked_for_here(
         assert "ssh -N -L 8888:localhost:8888 ada@10.0.0.1" in said
 
 
-def lockstep(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
+def lockstep(
+    *arguments: str, module: str = "lockstep", **options
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "lockstep", *arguments],
+        [sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT / "lib")},
         text=True,
         **{"capture_output": True, **options},
@@ -293,22 +295,27 @@ def test_help_of_a_command_calls_optional_what_is(
 def test_a_reader_that_goes_early_ends_no_command_in_a_traceback(
     typed: str, tmp_path: Path
 ) -> None:
+    done = unread(*typed.split(), cwd=tmp_path)
+    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
+    usual = {"run labs 99": 2, "--help": 0, "--version": 0, "run --help": 0}  # argparse looks away
+    assert done.returncode == usual.get(typed, 141), done.stderr
+
+
+def test_nor_does_the_list_of_experiments() -> None:
+    done = unread(module="experiments")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def unread(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
     """`lockstep … | head`: here nobody reads at all."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = lockstep(
-            *typed.split(),
-            capture_output=False,
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            cwd=tmp_path,
+        return lockstep(
+            *arguments, capture_output=False, stdout=writing, stderr=subprocess.PIPE, **options
         )
     finally:
         os.close(writing)
-    assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
-    usual = {"run labs 99": 2, "--help": 0, "--version": 0, "run --help": 0}  # argparse looks away
-    assert done.returncode == usual.get(typed, 141), done.stderr
 
 
 # What is handed out

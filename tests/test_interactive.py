@@ -692,6 +692,21 @@ def test_it_fits_into_narrow_windows_and_both_themes(
     assert opened.problems == []
 
 
+@pytest.mark.parametrize("width", [260, 420, 1440])
+def test_lanes_have_a_title_on_their_axis(context: playwright.BrowserContext, width: int) -> None:
+    opened = Opened(context, interactive.pipeline())
+    opened.page.set_viewport_size({"width": width, "height": 700})
+    opened.frame()
+    drawn = opened.page.locator("svg[role=img]:visible").first
+    title, last = (
+        drawn.get_by_text(said, exact=True).bounding_box()
+        for said in ("time (a forward takes 1)", "22")
+    )
+    assert title is not None and last is not None and title["width"] > 100
+    assert title["x"] + title["width"] < last["x"] or title["y"] >= last["y"] + last["height"]
+    assert title["x"] + title["width"] < width
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_pictures_grow_with_letters_and_still_fit(
     context: playwright.BrowserContext, name: str

@@ -81,6 +81,15 @@ def test_answers_are_judged_whatever_a_notebook_says_of_them(hand_in, tmp_path):
 
 
 @WALLS
+def test_nothing_is_drawn_that_nobody_looks_at(hand_in, tmp_path):
+    picture = "import os\nclass Picture:\n    def _repr_html_(self): os._exit(1)\n"
+    bundle = picture.replace("html_(self)", "mimebundle_(self, **_)")
+    hand_in("ada", picture + "Picture()", bundle + "Picture()", "display(Picture())", RIGHT, CHECK)
+    (ada,) = graded(tmp_path).values()
+    assert (ada.score, ada.events) == (1, ())
+
+
+@WALLS
 def test_the_command_executes_equal_code_once_and_says_why_what_does_not_count(
     hand_in, tmp_path, capsys, monkeypatch
 ):

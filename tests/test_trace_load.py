@@ -325,7 +325,7 @@ def test_gloo_on_the_cpu(tmp_path: Path) -> None:
     ]
     trace = load(tmp_path, events, head(0, 2, gpu=None))
     work, barrier = (trace[row] for row in trace.where(Kind.COMMUNICATION))
-    assert (work.lane, work.collective.operation) == ("thread pt_gloo_runloop", "all_reduce")
+    assert (work.lane, work.collective.operation) == ("pt_gloo_runloop", "all_reduce")
     assert (work.collective.bytes_in, work.collective.ranks) == (20_000, (0, 1))
     assert (barrier.collective.operation, barrier.collective.bytes_in) == ("barrier", -1)
     assert str(trace.stamp) == "recorded · CPU × 1 · 2026-11-21"
@@ -348,7 +348,7 @@ def test_a_gpu_and_a_process_of_the_same_number_are_two_lanes(tmp_path: Path) ->
     lanes = load(tmp_path, events).lanes
     assert [(lane.label, lane.stream, lane.device) for lane in lanes] == [
         ("thread main", -1, -1),
-        ("thread pt_autograd_0", -1, -1),
+        ("pt_autograd_0", -1, -1),
         ("synchronisation", -1, 7),
         ("stream 7", 7, 7),
         ("stream 20", 20, 7),
@@ -358,8 +358,8 @@ def test_a_gpu_and_a_process_of_the_same_number_are_two_lanes(tmp_path: Path) ->
 
 def test_threads_of_one_name_are_told_apart(tmp_path: Path) -> None:
     for processes, labels in (
-        ((1, 1), ["thread loop (5)", "thread loop (6)"]),
-        ((1, 2), ["thread loop (1:5)", "thread loop (2:6)"]),
+        ((1, 1), ["loop (5)", "loop (6)"]),
+        ((1, 2), ["loop (1:5)", "loop (2:6)"]),
     ):
         places = [*zip(processes, (5, 6), strict=True)]
         names = [kf.metadata("thread_name", pid, tid, name="loop") for pid, tid in places]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep import JobFailed, LaunchError
+from lockstep.base.commands import while_read
 
 from . import command
 from .experiment import CannotRecord, ExperimentFailed
@@ -80,4 +81,4 @@ def _run(arguments: argparse.Namespace, typed: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(while_read(main))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__, progress
-from .base.commands import add_to, command, flags, listed, option
+from .base.commands import add_to, command, flags, listed, option, while_read
 from .base.formatting import printable
 from .base.machine import probe
 from .base.refused import Refused, writing
@@ -33,15 +33,7 @@ from .trace.gate import GateError, gate
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code. `argv` is without the program's name."""
-    try:
-        try:
-            return _main(sys.argv[1:] if argv is None else list(argv))
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:  # of `lockstep … | head`; Python would complain when it flushes again
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    return while_read(lambda: _main(sys.argv[1:] if argv is None else list(argv)))
 
 
 def _main(argv: list[str]) -> int:

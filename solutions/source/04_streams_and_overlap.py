@@ -382,7 +382,7 @@ lockstep.Timeline(after.trace, before=before.trace, title=title)
 # How good is that? What counts is the **hidden share**: the part of the communication time that costs nothing. With T
 # for times,
 #
-# $$\text{hidden} = \frac{T_{\text{alone, one after the other}} - T_{\text{overlapped}}}{T_{\text{communication}}}$$
+# $$\text{hidden} = \frac{T_{\text{in turn}} - T_{\text{overlapped}}}{T_{\text{communication}}}$$
 #
 # 1 means that communication is free, 0 that nothing was gained, and below 0 the overlap did harm. Here, by the model:
 # for 1.0 ms OP2 has 116 of the 132 SMs, so it loses 16/132 = 12 % of that time, and 116/132 = 88 % is hidden. A real

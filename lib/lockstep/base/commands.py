@@ -8,6 +8,9 @@ def doctor(arguments): ...
 from __future__ import annotations
 
 import argparse
+import os
+import signal
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
@@ -60,3 +63,16 @@ def add_to(commands: Any, function: Command) -> None:
     for flags, settings in _options[function]:
         parser.add_argument(*flags, **settings)
     parser.set_defaults(command=function, interruptible=interruptible)
+
+
+def while_read(run: Callable[[], int]) -> int:
+    """Run a program and return its exit code, also if nobody reads on: `lockstep … | head`."""
+    try:
+        try:
+            return run()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        with open(os.devnull, "w") as nowhere:  # Python would complain when it flushes again
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

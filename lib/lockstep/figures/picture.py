@@ -23,6 +23,7 @@ _THEMES = {
     "dark": {"ink": "#e6e6e6", "paper": "#111111"},
 }
 _DPI = 110
+_SMALLEST = 0.7  # of its width: a page with less room scrolls it, and its letters stay legible
 _CHARACTERS, _LINE = 14, 0.16  # of a stamp: how many an inch, and the inches of a line
 # Outputs follow the theme of JupyterLab and of VS Code; elsewhere the light picture shows.
 _DARK = (
@@ -71,14 +72,19 @@ class Figure:
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         images = "".join(
             f'<img class="lockstep-{theme}" alt="{html.escape(self.alt)}" '
-            f'style="max-width:100%;width:{growing(self._width)}" '
+            f'style="max-width:100%;min-width:{growing(round(_SMALLEST * self._width))};'
+            f'width:{growing(self._width)}" '
             f'src="data:image/png;base64,{base64.b64encode(png).decode()}">'
             for theme, png in self._pictures.items()
         )
         above, below = caption(self.alt)
+        scrolled = (
+            '<div tabindex="0" role="group" aria-label="the picture" style="overflow-x:auto">'
+            f"{images}</div>"
+        )
         return {
             "text/plain": repr(self),
-            "text/html": f'{SWITCH}<figure style="margin:0">{above}{images}{below}</figure>',
+            "text/html": f'{SWITCH}<figure style="margin:0">{above}{scrolled}{below}</figure>',
             "image/png": base64.b64encode(self._pictures["light"]).decode(),
         }
 

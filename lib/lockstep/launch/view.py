@@ -261,13 +261,14 @@ def _bar(place: tuple[float, float], row: int, look: Look, label: str, hover: st
     ground = hatched(look) if is_waiting else background(look)
     text = (
         f'<span style="background:{look.colour};color:{ink(look.colour)};padding:0 4px;'
-        f'display:inline-block;vertical-align:top">{_escape(label)}</span>'
+        "display:inline-block;vertical-align:top;box-sizing:border-box;max-width:100%;"
+        f'overflow:hidden;text-overflow:ellipsis">{_escape(label)}</span>'
     )
     return (
         f'<div title="{_escape(hover)}" style="position:absolute;left:{left:.3%};'
         f"width:{right - left:.3%};min-width:3px;top:{row * _LANE + _GAP:g}em;"
         f"height:{_LANE - 2 * _GAP:g}em;"
-        f"box-sizing:border-box;overflow:hidden;white-space:nowrap;text-overflow:ellipsis;"
+        f"box-sizing:border-box;overflow:hidden;white-space:nowrap;"
         f"line-height:{_LANE - 3 * _GAP:g}em;{ground};"
         f'border:1px {"dashed" if is_waiting else "solid"} {look.colour};border-radius:2px">'
         f"{text if fits else ''}</div>"

@@ -69,6 +69,10 @@ def begin(lab: str) -> None:
     """Capture this lab's answers from now on; the first cell of the notebook calls it."""
     capture = _AnswerCapture(Path(os.environ["SANDBOX_OUT"]), lab)
     hand_answers_to(capture.on_check)
-    events = get_ipython().events
-    events.register("pre_run_cell", capture.before_cell)
-    events.register("post_run_cell", capture.after_cell)
+    shell = get_ipython()
+    shell.events.register("pre_run_cell", capture.before_cell)
+    shell.events.register("post_run_cell", capture.after_cell)
+    # Nobody looks at pictures here, and to draw them takes long.
+    shown = shell.display_formatter
+    shown.active_types = ["text/plain"]
+    shown.ipython_display_formatter.enabled = shown.mimebundle_formatter.enabled = False

@@ -69,4 +69,4 @@ def _thread_label(process: int, thread: int, name: str) -> str:
         return "thread main"
     named = re.fullmatch(r"thread -?\d+ \((.*)\)", name.strip())
     plain = named[1] if named else name.strip()
-    return f"thread {plain or thread}"
+    return plain or f"thread {thread}"
