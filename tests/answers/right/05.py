@@ -764,13 +764,6 @@ def adjust(x):
     return x * (positive * 0.5 + (1 - positive) * 4) + torch.count_nonzero(x > 0)
 
 
-# %% adjust: chosen-by-an-index
-def adjust(x):
-    both = torch.stack([x * 4, x / 2])
-    place = (x.sum() > 0).long().reshape(1)
-    return both.index_select(0, place).squeeze(0) + (x > 0).sum()
-
-
 # %% Warmup: keeps-the-factor
 class Warmup(torch.nn.Module):
     def __init__(self):
@@ -792,17 +785,6 @@ class Warmup(torch.nn.Module):
     def forward(self, x):
         self.calls.copy_(self.calls + 1)
         return x * torch.where(self.calls < 8, self.calls, 8) / 8
-
-
-# %% Warmup: a-tensor-made-anew-anew
-class Warmup(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.calls = torch.tensor(0)
-
-    def forward(self, x):
-        self.calls = self.calls + 1
-        return x * torch.minimum(self.calls, torch.full_like(self.calls, 8)) / 8
 
 
 # %% by_block: compiles-in-place
@@ -847,12 +829,6 @@ def beside(x, a, b, group):
     product = torch.mm(a, b)
     product += ops.wait_tensor(total)
     return product
-
-
-# %% blocks_needed: set-of-places
-def blocks_needed(mask, length, block):
-    every = range(length)
-    return len({(q // block, k // block) for q in every for k in every if mask(q, k)})
 
 
 # %% blocks_needed: numpy-reshaped

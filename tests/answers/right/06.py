@@ -802,23 +802,6 @@ def last_end(kernels, launch, latency, gap):
     return functools.reduce(after, enumerate(kernels), float("-inf"))
 
 
-# %% last_end: the-kernel-that-waited-for-its-launch
-def last_end(kernels, launch, latency, gap):
-    n = len(kernels)
-    return max(
-        i * launch + latency + sum(kernels[i:]) + (n - 1 - i) * gap for i in range(n)
-    )
-
-
-# %% last_end: by-recursion
-def last_end(kernels, launch, latency, gap):
-    *before, kernel = kernels
-    begin = len(before) * launch + latency
-    if before:
-        begin = max(begin, last_end(before, launch, latency, gap) + gap)
-    return begin + kernel
-
-
 # %% captured: all-on-a-side-stream
 def captured(cuda, work, x):
     static = torch.empty_like(x).copy_(x)
@@ -986,29 +969,6 @@ def clipped(x, limit):
     norm = x.norm(p=2)
     y = torch.where(norm.gt(limit), x.mul(limit / norm), x)
     return y.masked_fill(y.abs().le(0.5), 0).sum()
-
-
-# %% by_size: an-input-for-each-anew
-def by_size(cuda, work, width, sizes):
-    pool = cuda.graph_pool_handle()
-    graphs = {}
-    for size in sorted(set(sizes), reverse=True):
-        static = torch.zeros((size, width), device="cuda", dtype=torch.float32)
-        work(static)
-        g = cuda.CUDAGraph()
-        with cuda.graph(g, pool=pool):
-            result = work(static)
-        graphs[size] = (static, g, result)
-
-    def run(x):
-        rows = x.size(0)
-        fitting = [size for size in graphs if size >= rows]
-        static, g, result = graphs[min(fitting)]
-        static[:rows].copy_(x)
-        g.replay()
-        return result[:rows].clone()
-
-    return run
 
 
 # %% by_size: the-pool-of-the-first

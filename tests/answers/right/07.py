@@ -776,13 +776,6 @@ def chance(before, after):
     return float(Fraction(sum(seen), len(seen)))
 
 
-# %% recorded_steps: asks-the-schedule
-def recorded_steps(wait, warmup, active, repeat, steps):
-    plan = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat)
-    keeps = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
-    return [step for step in range(steps) if plan(step) in keeps]
-
-
 # %% recorded_steps: cycles-one-after-the-other
 def recorded_steps(wait, warmup, active, repeat, steps):
     kept, start, left = [], 0, repeat or steps
@@ -799,24 +792,6 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     flags = [False] * (wait + warmup) + [True] * active
     row = itertools.cycle(flags) if repeat == 0 else iter(flags * repeat)
     return list(itertools.compress(range(steps), row))
-
-
-# %% profiled: a-schedule-of-its-own-anew
-def profiled(train, steps, first, count, folder):
-    def plan(step):
-        if step == first - 1:
-            return ProfilerAction.WARMUP
-        if step == first + count - 1:
-            return ProfilerAction.RECORD_AND_SAVE
-        return ProfilerAction.RECORD if first <= step < first + count else ProfilerAction.NONE
-
-    def ready(profiler):
-        profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
-
-    with profile(schedule=plan, on_trace_ready=ready) as profiler:
-        for number in range(steps):
-            train(number)
-            profiler.step()
 
 
 # %% profiled: skips-the-first
@@ -848,22 +823,10 @@ def profiled(train, steps, first, count, folder):
             p.step()
 
 
-# %% offsets: numpy-columns
-def offsets(ends):
-    table = np.asarray(ends, dtype=np.int64)
-    return np.median(table - table[:, [0]], axis=0).astype(int).tolist()
-
-
 # %% offsets: sorted-columns
 def offsets(ends):
     rows = [[t - row[0] for t in row] for row in ends]
     return [sorted(column)[len(ends) // 2] for column in zip(*rows)]
-
-
-# %% offsets: torch-median-anew
-def offsets(ends):
-    table = torch.tensor(ends, dtype=torch.int64)
-    return (table - table[:, :1]).median(dim=0).values.tolist()
 
 
 # %% exposed: between-neighbouring-bounds
@@ -918,24 +881,6 @@ def charged(arrivals, resolution):
     totals = np.zeros(table.shape[1], dtype=np.int64)
     np.add.at(totals, table.argmax(axis=1), cost)
     return totals.tolist()
-
-
-# %% charged: a-counter-anew
-def charged(arrivals, resolution):
-    costs = Counter()
-    for row in arrivals:
-        end, late = max((t, rank) for rank, t in enumerate(row))
-        costs[late] += sum(end - t for t in row if end - t >= resolution)
-    return [costs[rank] for rank in range(len(arrivals[0]))]
-
-
-# %% charged: rank-by-rank-anew
-def charged(arrivals, resolution):
-    def cost(rank, row):
-        waits = (row[rank] - t for t in row)
-        return sum(w for w in waits if w >= resolution) if row[rank] == max(row) else 0
-
-    return [sum(cost(rank, row) for row in arrivals) for rank in range(len(arrivals[0]))]
 
 
 # %% diagnoses: two-digits

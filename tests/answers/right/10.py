@@ -1194,19 +1194,6 @@ def most_kept(steps):
     return max(ways[:at].count("F") - ways[:at].count("B") for at in range(len(ways) + 1))
 
 
-# %% one_f_one_b: by-what-is-kept-anew
-def one_f_one_b(stage, stages, microbatches):
-    steps, forwards, backwards = [], 0, 0
-    while backwards < microbatches:
-        if forwards < microbatches and forwards - backwards < stages - stage:
-            steps.append(f"F{forwards}")
-            forwards += 1
-        else:
-            steps.append(f"B{backwards}")
-            backwards += 1
-    return steps
-
-
 # %% one_f_one_b: from-two-iterators
 def one_f_one_b(stage, stages, microbatches):
     forwards = (f"F{i}" for i in range(microbatches))
@@ -1215,14 +1202,6 @@ def one_f_one_b(stage, stages, microbatches):
     for forward in forwards:
         steps += [forward, next(backwards)]
     return [*steps, *backwards]
-
-
-# %% one_f_one_b: sorted-by-time-anew
-def one_f_one_b(stage, stages, microbatches):
-    ahead = stages - 1 - stage
-    keyed = [(2 * i, f"F{i}") for i in range(microbatches)]
-    keyed += [(2 * (i + ahead) + 1, f"B{i}") for i in range(microbatches)]
-    return [step for _, step in sorted(keyed, key=operator.itemgetter(0))]
 
 
 # %% run_stage: the-last-handle-of-each-way
@@ -1278,26 +1257,6 @@ def run_stage(order, stage, inputs):
             send(stage.backward(i, received(rank + 1, ones)), rank - 1)
     while pending:
         pending.pop(0).wait()
-
-
-# %% run_stage: batches-of-one-anew
-def run_stage(order, stage, inputs):
-    rank, n, sent = dist.get_rank(), dist.get_world_size(), deque()
-    for step in order:
-        is_forward, number = step.startswith("F"), int(step[1:])
-        source, target = (rank - 1, rank + 1)[:: 1 if is_forward else -1]
-        x = inputs[number] if is_forward else torch.full_like(inputs[number], 1)
-        if source in range(n):
-            x = torch.zeros_like(x)
-            (work,) = dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, source)])
-            work.wait()
-        y = (stage.forward if is_forward else stage.backward)(number, x)
-        if target in range(n):
-            sent += dist.batch_isend_irecv([dist.P2POp(dist.isend, y, target)])
-        while len(sent) >= 4:
-            sent.popleft().wait()
-    for work in sent:
-        work.wait()
 
 
 # %% train_step: one-microbatch-at-a-time
@@ -1502,3 +1461,15 @@ def zero_bubble(stage, stages, microbatches):
     keyed += [(3 * (i + ahead) + 1, f"B{i}") for i in numbers]
     keyed += [(3 * (i + ahead + stage) + 2, f"W{i}") for i in numbers]
     return [step for _, step in sorted(keyed)]
+
+
+# %% interleaved: fills-for-one-way
+def interleaved(rank, ranks, chunks, microbatches):
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = [f"F{m}.{c}" for m, c in order]
+    backwards = [f"B{m}.{chunks - 1 - c}" for m, c in order]
+    ahead = min((chunks - 1) * ranks + (ranks - 1 - rank), len(forwards))
+    steps = forwards[:ahead]
+    for f, b in zip(forwards[ahead:], backwards):
+        steps += [f, b]
+    return steps + backwards[len(forwards) - ahead :]

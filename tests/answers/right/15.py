@@ -665,14 +665,6 @@ def ring_seconds(n, nbytes, alpha, beta):
     return math.fsum(alpha + beta * size for size in chunks)
 
 
-# %% crossing: exact-fractions-anew
-def crossing(n, alpha, beta):
-    rounds = n.bit_length() - 1
-    more = 2 * (n - 1) - rounds
-    fewer = rounds - Fraction(2 * (n - 1), n)
-    return float(more / fewer) * alpha / beta
-
-
 # %% crossing: two-lines
 def crossing(n, alpha, beta):
     log = math.log2(n)
@@ -747,20 +739,6 @@ def hierarchical_all_reduce(x, inside, across):
         dist.broadcast(rows[number], dist.get_process_group_ranks(inside)[number], group=inside)
 
 
-# %% hierarchical_all_reduce: reduce-to-each-anew
-def hierarchical_all_reduce(x, inside, across):
-    members = dist.get_process_group_ranks(inside)
-    parts = x.split(len(x) // len(members))
-    own = parts[members.index(dist.get_rank())]
-    for part, owner in zip(parts, members):
-        dist.reduce(part, owner, group=inside)
-    sums = [torch.empty_like(own) for _ in range(dist.get_world_size(across))]
-    dist.all_gather(sums, own.clone(), group=across)
-    own.copy_(torch.stack(sums).sum(0))
-    for part, owner in zip(parts, members):
-        dist.broadcast(part, owner, group=inside)
-
-
 # %% step_seconds: between-in-one-by-n
 def step_seconds(known, n):
     (a, s), (b, t) = known.items()
@@ -774,13 +752,6 @@ def step_seconds(known, n):
     left = [[1 / each, 1.0] for each in gpus]
     work, fixed = np.linalg.solve(np.array(left), np.array(seconds))
     return float(work / n + fixed)
-
-
-# %% step_seconds: fixed-first-anew
-def step_seconds(known, n):
-    few, many = min(known), max(known)
-    fixed = (many * known[many] - few * known[few]) / (many - few)
-    return (known[few] - fixed) * few / n + fixed
 
 
 # %% tree_all_reduce: a-heap

@@ -1501,95 +1501,6 @@ class Warmup(torch.nn.Module):
         return x * self.calls.clamp(max=8) / 8
 
 
-# %% Warmup: counts-in-a-byte
-class Warmup(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros((), dtype=torch.uint8))
-
-    def forward(self, x):
-        self.calls += 1
-        return x * self.calls.clamp(max=8) / 8
-
-
-# %% Warmup: an-int-until-eight
-class Warmup(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x):
-        if self.calls < 8:
-            self.calls += 1
-        return x * self.calls / 8
-
-
-# %% Warmup: a-float-attribute
-class Warmup(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.factor = 0.0
-
-    def forward(self, x):
-        self.factor = min(self.factor + 0.125, 1.0)
-        return x * self.factor
-
-
-# %% Warmup: forward-left-out
-class Warmup(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-
-    @torch.compiler.disable
-    def forward(self, x):
-        self.calls += 1
-        return x * min(self.calls, 8) / 8
-
-
-# %% by_block: default-backend-anew
-def by_block(model, backend):
-    for block in model:
-        block.compile()
-    return model
-
-
-# %% by_block: first-block-for-all
-def by_block(model, backend):
-    compiled = torch.compile(model[0], backend=backend)
-
-    def run(x):
-        for _ in model:
-            x = compiled(x)
-        return x
-
-    return run
-
-
-# %% by_block: two-blocks-at-a-time
-def by_block(model, backend):
-    @torch.compile(backend=backend)
-    def two(blocks, x):
-        for block in blocks:
-            x = block(x)
-        return x
-
-    def run(x):
-        blocks = list(model)
-        for at in range(0, len(blocks), 2):
-            x = two(blocks[at : at + 2], x)
-        return x
-
-    return run
-
-
-# %% by_block: all-but-the-last
-def by_block(model, backend):
-    for at in range(len(model) - 1):
-        model[at].compile(backend=backend)
-    return model
-
-
 # %% by_block: cut-between-blocks
 def by_block(model, backend):
     for block in model:
@@ -1610,38 +1521,12 @@ def beside(x, a, b, group):
     return ops.wait_tensor(total) + product
 
 
-# %% beside: in-place-collective
-def beside(x, a, b, group):
-    total = ops.all_reduce_(x, "sum", group)
-    product = a @ b
-    return ops.wait_tensor(total) + product
-
-
 # %% beside: waits-once-more
 def beside(x, a, b, group):
     total = ops.all_reduce(x, "sum", group)
     product = a @ b
     ops.wait_tensor(total)
     return product + ops.wait_tensor(total)
-
-
-# %% beside: the-group-of-all
-def beside(x, a, b, group):
-    total = ops.all_reduce(x, "sum", dist.group.WORLD.group_name)
-    product = a @ b
-    return ops.wait_tensor(total) + product
-
-
-# %% beside: addmm-to-the-sum
-def beside(x, a, b, group):
-    total = ops.all_reduce(x, "sum", group)
-    return torch.addmm(ops.wait_tensor(total), a, b)
-
-
-# %% blocks_needed: pairs-by-size
-def blocks_needed(mask, length, block):
-    pairs = sum(bool(mask(q, k)) for q in range(length) for k in range(length))
-    return math.ceil(pairs / block**2)
 
 
 # %% blocks_needed: takes-it-for-causal
@@ -1655,14 +1540,6 @@ def blocks_needed(mask, length, block):
                 for k in range(column * block, (column + 1) * block)
             )
     return count
-
-
-# %% blocks_needed: four-corners-anew
-def blocks_needed(mask, length, block):
-    ends = [(at, at + block - 1) for at in range(0, length, block)]
-    return sum(
-        any(mask(q, k) for q in rows for k in columns) for rows in ends for columns in ends
-    )
 
 
 # %% blocks_needed: one-in-a-row
@@ -1686,22 +1563,6 @@ def blocks_needed(mask, length, block):
 
     starts = range(0, length, block)
     return sum(needed(top, left) for top in starts for left in starts)
-
-
-# %% bound: of-the-result
-def bound(x, w, u):
-    return x.shape[-1] * u * (x @ w).abs()
-
-
-# %% bound: columns-as-terms-anew
-def bound(x, w, u):
-    return w.shape[1] * u * (x.abs() @ w.abs())
-
-
-# %% bound: product-of-two-sums-anew
-def bound(x, w, u):
-    sums = x.abs().sum(-1, keepdim=True) * w.abs().sum(0)
-    return x.shape[-1] * u * sums
 
 
 # %% bound: as-the-largest-term

@@ -1899,14 +1899,6 @@ def by_size(cuda, work, width, sizes):
     return run
 
 
-# %% last_end: a-gap-before-the-first
-def last_end(kernels, launch, latency, gap):
-    end = 0
-    for i, kernel in enumerate(kernels):
-        end = max(i * launch + latency, end + gap) + kernel
-    return end
-
-
 # %% last_end: latency-after-both
 def last_end(kernels, launch, latency, gap):
     end = None
@@ -1944,22 +1936,6 @@ def last_end(kernels, launch, latency, gap):
     for i, kernel in enumerate(kernels):
         free = max(i * launch + latency, free) + kernel + gap
     return free
-
-
-# %% captured: clones-inside-the-capture
-def captured(cuda, work, x):
-    static = x.clone()
-    work(static)
-    g = cuda.CUDAGraph()
-    with cuda.graph(g):
-        result = work(static).clone()
-
-    def run(new):
-        static.copy_(new)
-        g.replay()
-        return result
-
-    return run
 
 
 # %% captured: clears-it-first

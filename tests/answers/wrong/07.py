@@ -1330,15 +1330,6 @@ def chance(before, after):
     return sum(a <= b for a in before for b in after) / len(before) / len(after)
 
 
-# %% recorded_steps: whole-cycles-only-anew
-def recorded_steps(wait, warmup, active, repeat, steps):
-    cycle = wait + warmup + active
-    cycles = steps // cycle
-    if repeat:
-        cycles = min(cycles, repeat)
-    return [c * cycle + wait + warmup + i for c in range(cycles) for i in range(active)]
-
-
 # %% recorded_steps: none-means-once
 def recorded_steps(wait, warmup, active, repeat, steps):
     cycle = wait + warmup + active
@@ -1357,17 +1348,6 @@ def recorded_steps(wait, warmup, active, repeat, steps):
         kept += range(step, min(step + active, steps))
         step += active
         cycle += 1
-    return kept
-
-
-# %% recorded_steps: counted-from-one-anew
-def recorded_steps(wait, warmup, active, repeat, steps):
-    cycle = wait + warmup + active
-    kept = []
-    for step in range(1, steps + 1):
-        number, place = divmod(step, cycle)
-        if (repeat == 0 or number < repeat) and place >= wait + warmup:
-            kept.append(step)
     return kept
 
 
@@ -1439,12 +1419,6 @@ def profiled(train, steps, first, count, folder):
             p.step()
 
 
-# %% offsets: difference-of-medians-anew
-def offsets(ends):
-    medians = [statistics.median(column) for column in zip(*ends)]
-    return [one - medians[0] for one in medians]
-
-
 # %% offsets: middle-by-size
 def offsets(ends):
     found = []
@@ -1454,27 +1428,10 @@ def offsets(ends):
     return found
 
 
-# %% offsets: mean-without-the-extremes-anew
-def offsets(ends):
-    found = []
-    for rank in range(len(ends[0])):
-        ahead = sorted(row[rank] - row[0] for row in ends)
-        inner = ahead[1:-1] or ahead
-        found.append(sum(inner) / len(inner))
-    return found
-
-
 # %% offsets: in-single-precision
 def offsets(ends):
     x = torch.tensor(ends, dtype=torch.float32)
     return (x - x[:, :1]).median(dim=0).values.tolist()
-
-
-# %% offsets: how-far-behind
-def offsets(ends):
-    return [
-        statistics.median(row[0] - row[rank] for row in ends) for rank in range(len(ends[0]))
-    ]
 
 
 # %% exposed: merged-without-max
@@ -1553,26 +1510,6 @@ def exposed(compute, communication):
     return union(compute + communication) - union(compute)
 
 
-# %% charged: longer-than-the-resolution
-def charged(arrivals, resolution):
-    costs = [0] * len(arrivals[0])
-    for row in arrivals:
-        last = max(row)
-        costs[row.index(last)] += sum(last - t for t in row if last - t > resolution)
-    return costs
-
-
-# %% charged: resolution-of-the-sum
-def charged(arrivals, resolution):
-    costs = [0] * len(arrivals[0])
-    for row in arrivals:
-        last = max(row)
-        waited = sum(last - t for t in row)
-        if waited >= resolution:
-            costs[row.index(last)] += waited
-    return costs
-
-
 # %% charged: behind-the-one-before
 def charged(arrivals, resolution):
     costs = [0] * len(arrivals[0])
@@ -1581,15 +1518,6 @@ def charged(arrivals, resolution):
         late = last - second
         if late >= resolution:
             costs[row.index(last)] += late * (len(row) - 1)
-    return costs
-
-
-# %% charged: less-the-resolution-anew
-def charged(arrivals, resolution):
-    costs = [0] * len(arrivals[0])
-    for row in arrivals:
-        last = max(row)
-        costs[row.index(last)] += sum(max(0, last - t - resolution) for t in row)
     return costs
 
 
@@ -1602,18 +1530,6 @@ def charged(arrivals, resolution):
         waits = [row[late] - t for t in row]
         costs[late] += sum(wait for wait in waits if wait >= resolution and wait > 0)
     return costs
-
-
-# %% diagnoses: in-percent
-def diagnoses():
-    return {
-        "A": (1, "straggler", 12.7),
-        "B": (None, "starved input", 44.4),
-        "C": (2, "recompile", 60.0),
-        "D": (0, "checkpoint", 49.8),
-        "E": (None, "allocator thrashing", 75.7),
-        "F": (None, "exposed communication", 67.2),
-    }
 
 
 # %% diagnoses: mean-of-both-ranks
@@ -1670,13 +1586,6 @@ def chance(before, after):
     return sum(sum(way) >= sum(after) for way in ways) / len(ways)
 
 
-# %% chance: as-many-as-before-anew
-def chance(before, after):
-    real = sum(after) / len(after)
-    ways = list(itertools.combinations(before + after, len(before)))
-    return sum(sum(way) / len(way) >= real for way in ways) / len(ways)
-
-
 # %% chance: only-larger-ones
 def chance(before, after):
     real = statistics.mean(after)
@@ -1691,10 +1600,3 @@ def chance(before, after):
     far = abs(statistics.fmean(after) - centre)
     ways = list(itertools.combinations(every, n))
     return sum(abs(statistics.fmean(way) - centre) >= far for way in ways) / len(ways)
-
-
-# %% chance: without-the-real-one-anew
-def chance(before, after):
-    ways = list(itertools.combinations(before + after, len(after)))
-    larger = sum(sum(way) >= sum(after) for way in ways)
-    return (larger - 1) / (len(ways) - 1)

@@ -2059,15 +2059,6 @@ def zero_bubble(stage, stages, microbatches):
     return steps + [f"W{i}" for i in range(w, microbatches - 1)]
 
 
-# %% most_kept: longest-run-of-forwards-anew
-def most_kept(steps):
-    longest = run = 0
-    for step in steps:
-        run = run + 1 if step[0] == "F" else 0
-        longest = max(longest, run)
-    return longest
-
-
 # %% most_kept: nothing-of-nothing
 def most_kept(steps):
     changes = (1 if step.startswith("F") else -1 for step in steps)
@@ -2100,15 +2091,6 @@ def most_kept(steps):
             continue  # it is done right away
         most = max(most, kept)
     return most
-
-
-# %% one_f_one_b: more-forwards-than-microbatches-anew
-def one_f_one_b(stage, stages, microbatches):
-    ahead = stages - stage - 1
-    steps = [f"F{i}" for i in range(ahead)]
-    for i in range(microbatches - ahead):
-        steps += [f"F{ahead + i}", f"B{i}"]
-    return steps + [f"B{i}" for i in range(max(microbatches - ahead, 0), microbatches)]
 
 
 # %% one_f_one_b: newest-backward-first
@@ -2151,26 +2133,6 @@ def one_f_one_b(stage, stages, microbatches):
     for forward, backward in zip(forwards[ahead:], backwards):
         steps += [forward, backward]
     return steps + backwards[microbatches - ahead :]
-
-
-# %% run_stage: one-buffer-for-all-anew
-def run_stage(order, stage, inputs):
-    rank, last = dist.get_rank(), dist.get_world_size() - 1
-    buffer, sent = torch.empty_like(inputs[0]), deque()
-    for step in order:
-        way, number = step[0], int(step[1:])
-        by = 1 if way == "F" else -1
-        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
-        if 0 <= rank - by <= last:
-            dist.recv(buffer, rank - by)
-            x = buffer
-        y = (stage.forward if way == "F" else stage.backward)(number, x)
-        if 0 <= rank + by <= last:
-            sent.append(dist.isend(y, rank + by))
-        if len(sent) > 3:
-            sent.popleft().wait()
-    while sent:
-        sent.popleft().wait()
 
 
 # %% run_stage: eight-in-flight
@@ -2386,40 +2348,6 @@ def train_step(layer, inputs, targets):
     return total
 
 
-# %% split_backward: added-later-computed-now
-def split_backward(y, x, weights, grad):
-    of_x, *of_weights = torch.autograd.grad(y, [x, *weights], grad)
-
-    def later():
-        for w, g in zip(weights, of_weights):
-            w.grad = g if w.grad is None else w.grad + g
-
-    return of_x, later
-
-
-# %% split_backward: puts-in-place-of-adding
-def split_backward(y, x, weights, grad):
-    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
-
-    def later():
-        for w, g in zip(weights, torch.autograd.grad(y, weights, grad)):
-            w.grad = g
-
-    return of_x, later
-
-
-# %% split_backward: x-a-second-time
-def split_backward(y, x, weights, grad):
-    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
-
-    def later():
-        _, *grads = torch.autograd.grad(y, [x, *weights], grad)
-        for w, g in zip(weights, grads):
-            w.grad = g if w.grad is None else w.grad.add(g)
-
-    return of_x, later
-
-
 # %% split_backward: later-without-the-gradient
 def split_backward(y, x, weights, grad):
     of_x = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
@@ -2436,29 +2364,6 @@ def split_backward(y, x, weights, grad):
                 w.grad += g
 
     return of_x, later
-
-
-# %% interleaved: backwards-from-chunk-zero-anew
-def interleaved(rank, ranks, chunks, microbatches):
-    forwards = [f"F{m}.{c}" for m, c in in_groups(ranks, chunks, microbatches)]
-    backwards = [f"B{m}.{c}" for m, c in in_groups(ranks, chunks, microbatches)]
-    ahead = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(forwards))
-    steps = forwards[:ahead]
-    for f, b in zip(forwards[ahead:], backwards):
-        steps += [f, b]
-    return steps + backwards[len(forwards) - ahead :]
-
-
-# %% interleaved: one-way-only
-def interleaved(rank, ranks, chunks, microbatches):
-    order = in_groups(ranks, chunks, microbatches)
-    forwards = [f"F{m}.{c}" for m, c in order]
-    backwards = [f"B{m}.{chunks - 1 - c}" for m, c in order]
-    ahead = min((chunks - 1) * ranks + (ranks - 1 - rank), len(forwards))
-    steps = forwards[:ahead]
-    for f, b in zip(forwards[ahead:], backwards):
-        steps += [f, b]
-    return steps + backwards[len(forwards) - ahead :]
 
 
 # %% interleaved: one-more-ahead
@@ -2496,28 +2401,6 @@ def interleaved(rank, ranks, chunks, microbatches):
     return steps + backwards[len(forwards) - ahead :]
 
 
-# %% zero_bubble: weights-right-away
-def zero_bubble(stage, stages, microbatches):
-    ahead = stages - stage - 1
-    steps = [f"F{i}" for i in range(ahead)]
-    for i in range(microbatches):
-        if ahead + i < microbatches:
-            steps.append(f"F{ahead + i}")
-        steps += [f"B{i}", f"W{i}"]
-    return steps
-
-
-# %% zero_bubble: all-weights-at-the-end
-def zero_bubble(stage, stages, microbatches):
-    ahead = stages - stage - 1
-    steps = [f"F{i}" for i in range(ahead)]
-    for i in range(microbatches):
-        if ahead + i < microbatches:
-            steps.append(f"F{ahead + i}")
-        steps.append(f"B{i}")
-    return steps + [f"W{i}" for i in range(microbatches)]
-
-
 # %% zero_bubble: one-later-than-that
 def zero_bubble(stage, stages, microbatches):
     ahead, late = stages - stage - 1, stage + 1
@@ -2529,19 +2412,6 @@ def zero_bubble(stage, stages, microbatches):
         if i >= late:
             steps.append(f"W{i - late}")
     return steps + [f"W{i}" for i in range(microbatches - late, microbatches)]
-
-
-# %% zero_bubble: weights-left-over
-def zero_bubble(stage, stages, microbatches):
-    ahead = stages - stage - 1
-    steps = [f"F{i}" for i in range(ahead)]
-    for i in range(microbatches):
-        if ahead + i < microbatches:
-            steps.append(f"F{ahead + i}")
-        steps.append(f"B{i}")
-        if i >= stage:
-            steps.append(f"W{i - stage}")
-    return steps
 
 
 # %% zero_bubble: put-off-by-stages-behind

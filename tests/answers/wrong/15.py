@@ -1107,11 +1107,6 @@ def tree_all_reduce(x):
         d //= 2
 
 
-# %% ring_seconds: whole-bytes-only
-def ring_seconds(n, nbytes, alpha, beta):
-    return 2 * (n - 1) * (alpha + beta * (nbytes // n))
-
-
 # %% ring_seconds: one-alpha-for-all
 def ring_seconds(n, nbytes, alpha, beta):
     if n == 1:
@@ -1124,13 +1119,6 @@ def ring_seconds(n, nbytes, alpha, beta):
     if n == 1:
         return 0
     return 2 * n * (alpha + beta * nbytes / n)
-
-
-# %% ring_seconds: nothing-costs-nothing
-def ring_seconds(n, nbytes, alpha, beta):
-    if n == 1 or nbytes == 0:
-        return 0.0
-    return 2 * (n - 1) * (alpha + beta * nbytes / n)
 
 
 # %% ring_seconds: first-half-only
@@ -1157,36 +1145,10 @@ def crossing(n, alpha, beta):
     return alpha * (2 * (n - 1) - rounds) / (beta * (rounds - 2 * (n - 1) / n))
 
 
-# %% crossing: natural-logarithm-anew
-def crossing(n, alpha, beta):
-    rounds = math.log(n)
-    return (2 * (n - 1) - rounds) / (rounds - 2 * (n - 1) / n) * alpha / beta
-
-
 # %% crossing: bandwidth-for-beta
 def crossing(n, alpha, beta):
     rounds = math.log2(n)
     return alpha * beta * (2 * (n - 1) - rounds) / (rounds - 2 * (n - 1) / n)
-
-
-# %% node_traffic: ring-left-open
-def node_traffic(rings, node_of, nbytes):
-    out = Counter()
-    for ring in rings:
-        for a, b in pairwise(ring):
-            if node_of[a] != node_of[b]:
-                out[node_of[a]] += 2 * (len(ring) - 1) / len(ring) * nbytes
-    return max(out.values(), default=0)
-
-
-# %% node_traffic: all-ranks-in-each-ring-anew
-def node_traffic(rings, node_of, nbytes):
-    n, out = len(node_of), Counter()
-    for ring in rings:
-        for a, b in zip(ring, ring[1:] + ring[:1]):
-            if node_of[a] != node_of[b]:
-                out[node_of[a]] += 2 * (n - 1) / n * nbytes
-    return max(out.values(), default=0)
 
 
 # %% node_traffic: each-hop-once
@@ -1294,13 +1256,6 @@ def step_seconds(known, n):
     return t1 + (n - n1) / (n2 - n1) * (t2 - t1)
 
 
-# %% step_seconds: a-power-law
-def step_seconds(known, n):
-    (n1, t1), (n2, t2) = known.items()
-    slope = math.log(t2 / t1) / math.log(n2 / n1)
-    return t1 * (n / n1) ** slope
-
-
 # %% step_seconds: four-times-as-many
 def step_seconds(known, n):
     small, large = sorted(known)
@@ -1312,35 +1267,6 @@ def step_seconds(known, n):
 def step_seconds(known, n):
     near = min(known, key=lambda gpus: abs(gpus - n))
     return known[near] * near / n
-
-
-# %% tree_all_reduce: all-to-rank-zero
-def tree_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    buffer = torch.empty_like(x)
-    if rank == 0:
-        for other in range(1, n):
-            dist.recv(buffer, other)
-            x += buffer
-        for other in range(1, n):
-            dist.send(x, other)
-    else:
-        dist.send(x, 0)
-        dist.recv(x, 0)
-
-
-# %% tree_all_reduce: one-after-the-other
-def tree_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    buffer = torch.empty_like(x)
-    if rank < n - 1:
-        dist.recv(buffer, rank + 1)
-        x.add_(buffer)
-    if rank > 0:
-        dist.send(x, rank - 1)
-        dist.recv(x, rank - 1)
-    if rank < n - 1:
-        dist.send(x, rank + 1)
 
 
 # %% tree_all_reduce: a-default-buffer
@@ -1355,25 +1281,6 @@ def tree_all_reduce(x):
         if rank + d < n:
             dist.recv(buffer, rank + d)
             x += buffer.to(x.dtype)
-    for d in reversed(distances):
-        if rank % (2 * d) == d:
-            dist.recv(x, rank - d)
-        elif rank % (2 * d) == 0 and rank + d < n:
-            dist.send(x, rank + d)
-
-
-# %% tree_all_reduce: levels-rounded-down-anew
-def tree_all_reduce(x):
-    rank, n = dist.get_rank(), dist.get_world_size()
-    buffer = torch.empty_like(x)
-    distances = [1 << k for k in range(int(math.log2(n)))]
-    for d in distances:
-        if rank % (2 * d) == d:
-            dist.send(x, rank - d)
-            break
-        if rank % (2 * d) == 0 and rank + d < n:
-            dist.recv(buffer, rank + d)
-            x += buffer
     for d in reversed(distances):
         if rank % (2 * d) == d:
             dist.recv(x, rank - d)
