@@ -1473,3 +1473,67 @@ def interleaved(rank, ranks, chunks, microbatches):
     for f, b in zip(forwards[ahead:], backwards):
         steps += [f, b]
     return steps + backwards[len(forwards) - ahead :]
+
+
+# %% run_stage: waits-before-it-receives
+def run_stage(order, stage, inputs):
+    rank, n, pending = dist.get_rank(), dist.get_world_size(), deque(maxlen=5)
+    neighbours = {"F": (rank - 1, rank + 1), "B": (rank + 1, rank - 1)}
+    for way, *digits in order:
+        number = int("".join(digits))
+        source, target = neighbours[way]
+        if len(pending) == 5:
+            pending.popleft().wait()
+        if source in range(n):
+            given = torch.empty_like(inputs[0])
+            dist.recv(given, source)
+        else:
+            given = {"F": inputs[number], "B": torch.ones_like(inputs[number])}[way]
+        result = {"F": stage.forward, "B": stage.backward}[way](number, given)
+        if target in range(n):
+            pending.append(dist.isend(result, target))
+    for handle in pending:
+        handle.wait()
+
+
+# %% train_step: gradients-by-autograd-grad
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    parameters, losses = list(layer.parameters()), []
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    for x, target in zip(inputs, targets):
+        if rank:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y, grad = layer(x), None
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+        else:
+            y = mse_loss(y, target) / m
+            losses.append(y.item())
+        wanted = parameters + [x] * bool(rank)
+        grads = torch.autograd.grad(y, wanted, grad)
+        for p, own in zip(parameters, grads):
+            p.grad += own
+        if rank:
+            dist.send(grads[-1], rank - 1)
+    return sum(losses)
+
+
+# %% split_backward: in-a-class
+def split_backward(y, x, weights, grad):
+    class Later:
+        def __call__(self):
+            grads = torch.autograd.grad([y], list(weights), [grad])
+            with torch.no_grad():
+                for w, own in zip(weights, grads):
+                    if w.grad is not None:
+                        w.grad.add_(own)
+                    else:
+                        w.grad = own.clone()
+
+    return torch.autograd.grad(y, [x], [grad], retain_graph=True)[0], Later()
