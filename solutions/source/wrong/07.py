@@ -818,18 +818,6 @@ def exposed(compute, communication):
     return joined(sorted(compute + communication)) - joined(compute)
 
 
-# %% exposed: unsorted
-def exposed(compute, communication):
-    def joined(spans):
-        total, until = 0, float("-inf")
-        for first, last in spans:
-            total += max(0, last - max(first, until))
-            until = max(until, last)
-        return total
-
-    return joined(compute + communication) - joined(compute)
-
-
 # %% exposed: pauses-too
 def exposed(compute, communication):
     first = min((one for one, _ in communication), default=0)
