@@ -2646,24 +2646,6 @@ def split_backward(y, x, weights, grad):
     return of_x, later
 
 
-# %% interleaved: groups-of-chunks
-def interleaved(rank, ranks, chunks, microbatches):
-    order = [
-        (first + number, chunk)
-        for first in range(0, microbatches, chunks)
-        for chunk in range(chunks)
-        for number in range(chunks)
-        if first + number < microbatches
-    ]
-    forwards = [f"F{m}.{c}" for m, c in order]
-    backwards = [f"B{m}.{chunks - 1 - c}" for m, c in order]
-    ahead = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(forwards))
-    steps = forwards[:ahead]
-    for f, b in zip(forwards[ahead:], backwards):
-        steps += [f, b]
-    return steps + backwards[len(forwards) - ahead :]
-
-
 # %% interleaved: filled-from-the-other-end
 def interleaved(rank, ranks, chunks, microbatches):
     order = in_groups(ranks, chunks, microbatches)
