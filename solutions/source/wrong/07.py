@@ -1258,3 +1258,12 @@ def chance(before, after):
     n, mean = len(after), sum(before) / len(before)
     ways = [sum(one) / n for one in itertools.combinations(before + after, n)]
     return sum(one >= mean for one in ways) / len(ways)
+
+
+# %% chance: both-sides
+def chance(before, after):
+    values = before + after
+    ways = [statistics.fmean(one) for one in itertools.combinations(values, len(after))]
+    middle = statistics.fmean(values)
+    far = abs(statistics.fmean(after) - middle)
+    return sum(abs(one - middle) >= far for one in ways) / len(ways)

@@ -506,7 +506,8 @@ def node_traffic(rings, node_of, nbytes):
 
 # %% node_traffic: one-ring
 def node_traffic(rings, node_of, nbytes):
-    return max(max(leaving([ring], node_of, nbytes).values()) for ring in [*rings, [0]])
+    most = (max(leaving([ring], node_of, nbytes).values()) for ring in rings)
+    return max(most, default=0)
 
 
 # %% node_traffic: rings-apart
@@ -517,6 +518,18 @@ def node_traffic(rings, node_of, nbytes):
 # %% node_traffic: hops-only
 def node_traffic(rings, node_of, nbytes):
     return max(leaving(rings, node_of, 1, share=lambda n: 1).values())
+
+
+# %% node_traffic: counted-once
+def node_traffic(rings, node_of, nbytes):
+    hops = {}
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            hops[rank, after] = 2 * (len(ring) - 1) / len(ring) * nbytes
+    left = dict.fromkeys(node_of.values(), 0.0)
+    for (rank, after), sent in hops.items():
+        left[node_of[rank]] += sent * (node_of[rank] != node_of[after])
+    return max(left.values())
 
 
 # %% hierarchical_all_reduce: leaders-only
@@ -708,9 +721,11 @@ def hierarchical_all_reduce(x, inside, across):
 # %% hierarchical_all_reduce: other-parts
 def hierarchical_all_reduce(x, inside, across):
     dist.all_reduce(x, group=inside)
-    part = x.chunk(2)[dist.get_rank(inside) % 2].clone()
+    members = dist.get_world_size(inside)
+    halves = x.chunk(min(2, members))
+    part = halves[dist.get_rank(inside) % 2].clone()
     dist.all_reduce(part, group=across)
-    parts = [torch.empty_like(part) for _ in range(dist.get_world_size(inside))]
+    parts = [torch.empty_like(part) for _ in range(members)]
     dist.all_gather(parts, part, group=inside)
     x.copy_(torch.cat(parts[:2]))
 

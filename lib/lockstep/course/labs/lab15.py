@@ -252,11 +252,10 @@ def _too_much_across(run: Run, rank: int) -> Any:
 
 
 def _other_parts(run: Run, rank: int) -> Any:
-    """Whether x was cut into another number of parts than a node has ranks."""
-    sizes = {call.bytes for call in _across(run, rank)}
-    parts = run.trial.size / sizes.pop() if len(sizes) == 1 else 1
-    cut = parts > 1 and parts.is_integer()
-    return cut and _too_much_across(run, rank) and {"parts": int(parts), "contrast": ""}
+    """Whether x was cut into fewer parts than a node has ranks."""
+    size, sent = run.trial.size, _across_bytes(run, rank)
+    cut = 0 < sent < size and size % sent == 0
+    return cut and _too_much_across(run, rank) and {"parts": size // sent, "contrast": ""}
 
 
 def _swapped(run: Run, rank: int) -> Any:
