@@ -192,6 +192,21 @@ def traffic(operations, kept, size):
     return (read + len(operations)) * size, (read + len(kept)) * size
 
 
+# %% traffic: between-read
+def traffic(operations, kept, size):
+    eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    read = {name for inputs, _ in operations for name in inputs} - set(kept)
+    return eager * size, (len(read) + len(kept)) * size
+
+
+# %% traffic: unread-written
+def traffic(operations, kept, size):
+    eager = sum(len(set(inputs)) + 1 for inputs, _ in operations)
+    read = {name for inputs, _ in operations for name in inputs}
+    made = {output for _, output in operations}
+    return eager * size, (len(read - made) + len(made - read)) * size
+
+
 # %% adjust: breaks
 def adjust(x):
     chosen = x / 2 if x.sum() > 0 else x * 4
@@ -296,6 +311,31 @@ def adjust(x):
 # %% adjust: cut-sum
 def adjust(x):
     return torch.where(x.long().sum() > 0, x / 2, x * 4) + (x > 0).sum()
+
+
+# %% adjust: summed-in-rows
+def adjust(x):
+    return torch.where(x.sum(0) > 0, x / 2, x * 4) + (x > 0).sum()
+
+
+# %% adjust: summed-in-rows
+def adjust(x):
+    return torch.where(x.sum(-1, keepdim=True) > 0, x / 2, x * 4) + (x > 0).sum()
+
+
+# %% adjust: negatives-counted
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + torch.count_nonzero(x)
+
+
+# %% adjust: negatives-counted
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + x.numel()
+
+
+# %% adjust: sum-of-zero
+def adjust(x):
+    return x * (2.25 - 1.75 * x.sum().sign()) + (x > 0).sum()
 
 
 # %% Warmup: storm
@@ -956,3 +996,15 @@ def blocks_needed(mask, length, block):
     pairs = itertools.product(range(length), repeat=2)
     some = [(q, k) for q, k in pairs if q % block in ends or k % block in ends]
     return len({(q // block, k // block) for q, k in some if mask(q, k)})
+
+
+# %% blocks_needed: rows-of-blocks
+def blocks_needed(mask, length, block):
+    every = range(length)
+    return len({q // block for q in every for k in every if mask(q, k)})
+
+
+# %% blocks_needed: rows-of-blocks
+def blocks_needed(mask, length, block):
+    every = range(length)
+    return len({k // block for q in every for k in every if mask(q, k)})

@@ -616,6 +616,23 @@ def captured(cuda, work, x):
     return run
 
 
+# %% captured: race
+def captured(cuda, work, x):
+    static, side = x.clone(), cuda.Stream()
+    warm(cuda, work, static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        out = work(static)
+
+    def run(new):
+        with cuda.stream(side):
+            static.copy_(new)
+        g.replay()
+        return out.clone()
+
+    return run
+
+
 # %% graphed_training: type
 def graphed_training(cuda, model, optimizer, loss_of, x, y):
     loss = loss_of(model(x), y)
@@ -1154,6 +1171,36 @@ def graphed_training(cuda, model, optimizer, loss_of, x, y):
     return step
 
 
+# %% graphed_training: race
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    side, x_static, y_static = cuda.Stream(), x.clone(), y.clone()
+    saved = [p.detach().clone() for p in model.parameters()]
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(x_static), y_static)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    warm(cuda, work)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved, strict=True):
+            p.copy_(old)
+
+    def step(x, y):
+        with cuda.stream(side):
+            x_static.copy_(x)
+            y_static.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
 # %% clipped: waits-in-capture
 def clipped(x, limit):
     norm = x.norm()
@@ -1525,6 +1572,26 @@ def by_size(cuda, work, width, sizes):
         g, static, out = graphs[min(size for size in sizes if size >= len(x))]
         static[: len(x)].copy_(x)
         g.replay()
+        return out[: len(x)].clone()
+
+    return run
+
+
+# %% by_size: race
+def by_size(cuda, work, width, sizes):
+    static = torch.zeros(max(sizes), width, device="cuda")
+    warm(cuda, work, static)
+    side, pool, graphs = cuda.Stream(), cuda.graph_pool_handle(), {}
+    for size in sizes:
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            graphs[size] = g, work(static[:size])
+
+    def run(x):
+        g, out = graphs[min(size for size in sizes if size >= len(x))]
+        static[: len(x)].copy_(x)
+        with cuda.stream(side):
+            g.replay()
         return out[: len(x)].clone()
 
     return run

@@ -246,6 +246,20 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return [step for step in range(last) if wait <= step % cycle < wait + active]
 
 
+# %% recorded_steps: endless-loop
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = min(steps, repeat * cycle) if repeat else steps
+    return [n + at for n in range(0, last, cycle) for at in range(wait + warmup, cycle)]
+
+
+# %% recorded_steps: from-one
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    kept = (step for step in range(1, steps + 1) if step % cycle >= wait + warmup)
+    return [step for step in kept if not repeat or step // cycle < repeat]
+
+
 # %% profiled: never-recorded
 def profiled(train, steps, first, count, folder):
     from torch.profiler import profile, schedule
@@ -569,6 +583,18 @@ def offsets(ends):
     return [statistics.median(end - row[0] for end in row) for row in ends]
 
 
+# %% offsets: by-size
+def offsets(ends):
+    every = [[row[r] - row[0] for row in ends] for r in range(len(ends[0]))]
+    return [sorted(ahead, key=abs)[len(ends) // 2] for ahead in every]
+
+
+# %% offsets: trimmed-mean
+def offsets(ends):
+    every = [sorted(row[r] - row[0] for row in ends) for r in range(len(ends[0]))]
+    return [statistics.mean(ahead[1:-1] or ahead) for ahead in every]
+
+
 # %% exposed: hidden
 def exposed(compute, communication):
     return len(moments(communication) & moments(compute))
@@ -780,6 +806,25 @@ def exposed(compute, communication):
     return len(talking - busy)
 
 
+# %% exposed: unsorted
+def exposed(compute, communication):
+    def joined(spans):
+        total, until = 0, float("-inf")
+        for first, last in spans:
+            total += max(0, last - max(first, until))
+            until = max(until, last)
+        return total
+
+    return joined(sorted(compute + communication)) - joined(compute)
+
+
+# %% exposed: pauses-too
+def exposed(compute, communication):
+    first = min((one for one, _ in communication), default=0)
+    last = max((one for _, one in communication), default=0)
+    return len(set(range(first, last)) - moments(compute))
+
+
 # %% charged: the-first
 def charged(arrivals, resolution):
     found = [0] * len(arrivals[0])
@@ -984,6 +1029,26 @@ def charged(arrivals, resolution):
     for row in arrivals:
         wait = max(row) - statistics.median(row)
         found[row.index(max(row))] += wait if wait >= resolution else 0
+    return found
+
+
+# %% charged: one-rank-for-all
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    late = max(range(len(found)), key=lambda rank: sum(row[rank] for row in arrivals))
+    for row in arrivals:
+        waits = [row[late] - time for time in row]
+        found[late] += sum(one for one in waits if one >= max(resolution, 1))
+    return found
+
+
+# %% charged: one-rank-for-all
+def charged(arrivals, resolution):
+    found = [0] * len(arrivals[0])
+    late = max(range(len(found)), key=lambda rank: sum(row[rank] for row in arrivals))
+    for row in arrivals:
+        waits = [max(row) - time for time in row]
+        found[late] += sum(one for one in waits if one >= resolution)
     return found
 
 
@@ -1193,3 +1258,12 @@ def chance(before, after):
     n, mean = len(after), sum(before) / len(before)
     ways = [sum(one) / n for one in itertools.combinations(before + after, n)]
     return sum(one >= mean for one in ways) / len(ways)
+
+
+# %% chance: both-sides
+def chance(before, after):
+    values = before + after
+    ways = [statistics.fmean(one) for one in itertools.combinations(values, len(after))]
+    middle = statistics.fmean(values)
+    far = abs(statistics.fmean(after) - middle)
+    return sum(abs(one - middle) >= far for one in ways) / len(ways)

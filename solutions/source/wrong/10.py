@@ -202,6 +202,13 @@ def most_kept(steps):
     return most
 
 
+# %% most_kept: longest-stay
+def most_kept(steps):
+    place = {step: at for at, step in enumerate(steps)}
+    stays = (place["B" + step[1:]] - at for step, at in place.items() if step[0] == "F")
+    return max(stays, default=0)
+
+
 # %% one_f_one_b: same-everywhere
 def one_f_one_b(stage, stages, microbatches):
     warm = min(stages - 1, microbatches)
@@ -565,6 +572,27 @@ def run_stage(order, stage, inputs):
         if 0 <= goes_to <= last:
             handle = dist.isend(y, goes_to)
     if handle is not None:
+        handle.wait()
+
+
+# %% run_stage: from-anybody
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x)
+        compute = stage.forward if way == "F" else stage.backward
+        y = compute(number, x)
+        if 0 <= rank + by <= last:
+            sent.append(dist.isend(y, rank + by))
+        if len(sent) > 2:
+            sent.pop(0).wait()
+    for handle in sent:
         handle.wait()
 
 
@@ -1374,3 +1402,13 @@ def split_backward(y, x, weights, grad):
             weight.grad = more if weight.grad is None else more + weight.grad
 
     return dx, later
+
+
+# %% split_backward: only-for-none
+def split_backward(y, x, weights, grad):
+    def later():
+        for weight, new in zip(weights, torch.autograd.grad(y, weights, grad), strict=True):
+            if weight.grad is None:
+                weight.grad = new
+
+    return torch.autograd.grad(y, x, grad, retain_graph=True)[0], later

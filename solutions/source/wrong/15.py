@@ -278,6 +278,18 @@ def crossing(n, alpha, beta):
     return size
 
 
+# %% crossing: one-round-more
+def crossing(n, alpha, beta):
+    k = n.bit_length()
+    return alpha * (2 * (n - 1) - k) / (beta * (k - 2 * (n - 1) / n))
+
+
+# %% crossing: turned-round
+def crossing(n, alpha, beta):
+    k = math.log2(n)
+    return alpha * beta * (2 * (n - 1) - k) / (k - 2 * (n - 1) / n)
+
+
 # %% node_traffic: a-list
 def node_traffic(rings, node_of, nbytes):
     leaving = dict.fromkeys(node_of, 0)
@@ -494,7 +506,8 @@ def node_traffic(rings, node_of, nbytes):
 
 # %% node_traffic: one-ring
 def node_traffic(rings, node_of, nbytes):
-    return max(max(leaving([ring], node_of, nbytes).values()) for ring in [*rings, [0]])
+    most = (max(leaving([ring], node_of, nbytes).values()) for ring in rings)
+    return max(most, default=0)
 
 
 # %% node_traffic: rings-apart
@@ -505,6 +518,18 @@ def node_traffic(rings, node_of, nbytes):
 # %% node_traffic: hops-only
 def node_traffic(rings, node_of, nbytes):
     return max(leaving(rings, node_of, 1, share=lambda n: 1).values())
+
+
+# %% node_traffic: counted-once
+def node_traffic(rings, node_of, nbytes):
+    hops = {}
+    for ring in rings:
+        for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True):
+            hops[rank, after] = 2 * (len(ring) - 1) / len(ring) * nbytes
+    left = dict.fromkeys(node_of.values(), 0.0)
+    for (rank, after), sent in hops.items():
+        left[node_of[rank]] += sent * (node_of[rank] != node_of[after])
+    return max(left.values())
 
 
 # %% hierarchical_all_reduce: leaders-only
@@ -682,6 +707,29 @@ def hierarchical_all_reduce(x, inside, across):
         dist.broadcast(chunk, src=place, group=inside)
 
 
+# %% hierarchical_all_reduce: came-elsewhere
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    chunks = list(x.chunk(dist.get_world_size(inside)))
+    part = chunks[dist.get_rank(inside)].clone()
+    dist.all_reduce(part, group=across)
+    parts = [torch.empty_like(part) for _ in chunks]
+    dist.all_gather(parts, part, group=inside)
+    x = torch.cat(parts)
+
+
+# %% hierarchical_all_reduce: other-parts
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    members = dist.get_world_size(inside)
+    halves = x.chunk(min(2, members))
+    part = halves[dist.get_rank(inside) % 2].clone()
+    dist.all_reduce(part, group=across)
+    parts = [torch.empty_like(part) for _ in range(members)]
+    dist.all_gather(parts, part, group=inside)
+    x.copy_(torch.cat(parts[:2]))
+
+
 # %% step_seconds: perfect
 def step_seconds(known, n):
     few = min(known)
@@ -816,6 +864,19 @@ def step_seconds(known, n):
     n = max(min(few, many), min(n, max(few, many)))
     work = (slow - quick) / (1 / few - 1 / many)
     return work / n + slow - work / few
+
+
+# %% step_seconds: perfect
+def step_seconds(known, n):
+    near = min(known, key=lambda gpus: abs(gpus - n))
+    return known[near] * near / n
+
+
+# %% step_seconds: four-times
+def step_seconds(known, n):
+    few, many = sorted(known)
+    fixed = (4 * known[many] - known[few]) / 3
+    return (known[few] - fixed) * few / n + fixed
 
 
 # %% tree_all_reduce: only-up

@@ -719,3 +719,152 @@ def by_block(model, backend):
         if module is not model:
             module.compile(backend=backend)
     return model
+
+
+# %% traffic: one-pass
+def traffic(operations, kept, size):
+    separate, outside, inside = 0, [], []
+    for reads, result in operations:
+        separate += size
+        for name in dict.fromkeys(reads):
+            separate += size
+            if name not in inside and name not in outside:
+                outside.append(name)
+        inside.append(result)
+    return separate, size * len(outside + list(kept))
+
+
+# %% traffic: from-sets-of-names
+def traffic(operations, kept, size):
+    inputs, results = zip(*((frozenset(i), r) for i, r in operations), strict=True)
+    each = sum(map(len, inputs)) + len(results)
+    read = frozenset().union(*inputs).difference(results)
+    return each * size, (len(read) + len(kept)) * size
+
+
+# %% traffic: a-counter-of-readers
+def traffic(operations, kept, size):
+    readers = Counter(name for reads, _ in operations for name in set(reads))
+    separately = (readers.total() + len(operations)) * size
+    for _, result in operations:
+        readers.pop(result, None)
+    return separately, (len(readers) + len(kept)) * size
+
+
+# %% adjust: cond-with-methods
+def adjust(x):
+    halved, times_four = (lambda v: v.div(2)), (lambda v: v.mul(4))
+    chosen = torch.cond(x.sum().gt(0), halved, times_four, (x,))
+    return chosen.add(x.gt(0).sum())
+
+
+# %% adjust: a-factor-of-two-parts
+def adjust(x):
+    positive = (x.sum() > 0).to(x.dtype)
+    return x * (positive * 0.5 + (1 - positive) * 4) + torch.count_nonzero(x > 0)
+
+
+# %% Warmup: keeps-the-factor
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("factor", torch.zeros(()))
+
+    def forward(self, x):
+        self.factor.add_(1 / 8).clamp_(max=1)
+        return x * self.factor
+
+
+# %% Warmup: a-frozen-parameter
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        zero = torch.zeros(1, dtype=torch.int64)
+        self.calls = torch.nn.Parameter(zero, requires_grad=False)
+
+    def forward(self, x):
+        self.calls.copy_(self.calls + 1)
+        return x * torch.where(self.calls < 8, self.calls, 8) / 8
+
+
+# %% by_block: compiles-in-place
+def by_block(model, backend):
+    for block in model.children():
+        block.compile(backend=backend, fullgraph=True)
+    return lambda x: model(x)
+
+
+# %% by_block: reduces-over-blocks
+def by_block(model, backend):
+    @torch.compile(backend=backend)
+    def run(block, x):
+        return block(x)
+
+    return lambda x: functools.reduce(lambda h, block: run(block, h), model, x)
+
+
+# %% by_block: a-sequential-of-compiled
+def by_block(model, backend):
+    blocks = [torch.compile(block, backend=backend) for block in model]
+    return torch.nn.Sequential(*blocks)
+
+
+# %% beside: methods-and-default
+def beside(x, a, b, group):
+    started = ops.all_reduce.default(x, "sum", group)
+    product = a.matmul(b)
+    return product.add(ops.wait_tensor.default(started))
+
+
+# %% beside: an-einsum-meanwhile
+def beside(x, a, b, group):
+    pending = torch.ops._c10d_functional.all_reduce(x, "sum", group)
+    product = torch.einsum("ik,kj->ij", a, b)
+    return torch.add(torch.ops._c10d_functional.wait_tensor(pending), product)
+
+
+# %% beside: product-added-in-place
+def beside(x, a, b, group):
+    total = ops.all_reduce(x, "sum", group)
+    product = torch.mm(a, b)
+    product += ops.wait_tensor(total)
+    return product
+
+
+# %% blocks_needed: numpy-reshaped
+def blocks_needed(mask, length, block):
+    sees = np.array([[bool(mask(q, k)) for k in range(length)] for q in range(length)])
+    parts = sees.reshape(length // block, block, length // block, block)
+    return int(parts.any(axis=(1, 3)).sum())
+
+
+# %% blocks_needed: leaves-a-block-early
+def blocks_needed(mask, length, block):
+    def needed(row, column):
+        for q in range(row, row + block):
+            for k in range(column, column + block):
+                if mask(q, k):
+                    return 1
+        return 0
+
+    starts = range(0, length, block)
+    return sum(itertools.starmap(needed, itertools.product(starts, repeat=2)))
+
+
+# %% bound: an-einsum
+def bound(x, w, u):
+    return torch.einsum("ik,kj->ij", x.abs(), w.abs()).mul(w.shape[0]).mul(u)
+
+
+# %% bound: term-by-term
+def bound(x, w, u):
+    total = torch.zeros(x.shape[0], w.shape[1], dtype=x.dtype)
+    for k in range(x.shape[1]):
+        total += (x[:, k, None] * w[k]).abs()
+    return total * (x.shape[1] * u)
+
+
+# %% bound: all-terms-at-once
+def bound(x, w, u):
+    terms = x.unsqueeze(-1) * w.unsqueeze(0)
+    return u * terms.size(1) * torch.linalg.vector_norm(terms, ord=1, dim=1)

@@ -791,3 +791,232 @@ def by_size(cuda, work, width, sizes):
         return min((g for g in graphs if g.n >= len(x)), key=lambda g: g.n)(x)
 
     return run
+
+
+# %% last_end: folded
+def last_end(kernels, launch, latency, gap):
+    def after(end, one):
+        i, kernel = one
+        return max(i * launch + latency, end + gap) + kernel
+
+    return functools.reduce(after, enumerate(kernels), float("-inf"))
+
+
+# %% captured: all-on-a-side-stream
+def captured(cuda, work, x):
+    static = torch.empty_like(x).copy_(x)
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        for _ in range(3):
+            work(static)
+    cuda.current_stream().wait_stream(side)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g, stream=side):
+        result = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return torch.empty_like(result).copy_(result)
+
+    return run
+
+
+# %% captured: an-object
+def captured(cuda, work, x):
+    class Run:
+        def __init__(self):
+            self.given = x.detach().clone()
+            work(self.given)
+            self.graph = cuda.CUDAGraph()
+            with cuda.graph(self.graph):
+                self.result = work(self.given)
+
+        def __call__(self, new):
+            self.given[...] = new
+            self.graph.replay()
+            return self.result.clone()
+
+    return Run()
+
+
+# %% captured: begin-and-end
+def captured(cuda, work, x):
+    static = x + 0
+    work(static)
+    cuda.synchronize()
+    g, side = cuda.CUDAGraph(), cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        g.capture_begin()
+        result = work(static)
+        g.capture_end()
+    cuda.current_stream().wait_stream(side)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return result + 0
+
+    return run
+
+
+# %% graphed_training: warm-up-with-a-rate-of-zero
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    given, wanted = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(given), wanted)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    work()
+    for group, rate in zip(optimizer.param_groups, rates):
+        group["lr"] = rate
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+
+    def step(x, y):
+        given.copy_(x)
+        wanted.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: back-by-load-state-dict
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    static = [x.clone(), y.clone()]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none=True)
+            loss_of(model(static[0]), static[1]).backward()
+            optimizer.step()
+    cuda.current_stream().wait_stream(side)
+    model.load_state_dict(state)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(model(static[0]), static[1])
+        loss.backward()
+        optimizer.step()
+
+    def step(*batch):
+        for mine, new in zip(static, batch):
+            mine.copy_(new)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: foreach-copy
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    parameters = list(model.parameters())
+    saved = [torch.clone(p.data) for p in parameters]
+    sx, sy = torch.zeros_like(x), torch.zeros_like(y)
+    sx.copy_(x), sy.copy_(y)
+
+    def once():
+        for p in parameters:
+            p.grad = None
+        loss = loss_of(model(sx), sy)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    once()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = once()
+    with torch.no_grad():
+        torch._foreach_copy_(parameters, saved)
+
+    def step(x, y):
+        sx.copy_(x, non_blocking=True)
+        sy.copy_(y, non_blocking=True)
+        g.replay()
+        return torch.empty_like(loss).copy_(loss)
+
+    return step
+
+
+# %% clipped: a-hard-shrink
+def clipped(x, limit):
+    factor = (limit / torch.linalg.vector_norm(x)).clamp(max=1)
+    return torch.nn.functional.hardshrink(x * factor, 0.5).sum()
+
+
+# %% clipped: divides-by-at-least-one
+def clipped(x, limit):
+    y = x / torch.clamp(x.square().sum().sqrt() / limit, min=1.0)
+    return torch.dot(y, (y.abs() > 0.5).to(y.dtype))
+
+
+# %% clipped: two-choices
+def clipped(x, limit):
+    norm = x.norm(p=2)
+    y = torch.where(norm.gt(limit), x.mul(limit / norm), x)
+    return y.masked_fill(y.abs().le(0.5), 0).sum()
+
+
+# %% by_size: the-pool-of-the-first
+def by_size(cuda, work, width, sizes):
+    ladder = sorted(sizes)
+    given = torch.empty(ladder[-1], width, device="cuda").fill_(0)
+    work(given)
+    graphs = [cuda.CUDAGraph() for _ in ladder]
+    results = [None] * len(ladder)
+    for at in reversed(range(len(ladder))):
+        pool = None if at == len(ladder) - 1 else graphs[-1].pool()
+        with cuda.graph(graphs[at], pool=pool):
+            results[at] = work(given[: ladder[at]])
+
+    def run(x):
+        at = bisect.bisect_left(ladder, len(x))
+        given[: len(x)] = x
+        graphs[at].replay()
+        return results[at][: len(x)].clone()
+
+    return run
+
+
+# %% by_size: functions-with-their-own-names
+def by_size(cuda, work, width, sizes):
+    pool = cuda.graph_pool_handle()
+    static = torch.zeros(max(sizes), width, device="cuda")
+    for size in sizes:
+        work(static[:size])
+
+    def made(size):
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            result = work(static[:size])
+
+        def replay(x):
+            static[: len(x)].copy_(x)
+            g.replay()
+            out = torch.empty_like(result[: len(x)])
+            return out.copy_(result[: len(x)])
+
+        return replay
+
+    runs = [(size, made(size)) for size in sorted(sizes, reverse=True)]
+
+    def run(x):
+        for size, replay in reversed(runs):
+            if len(x) <= size:
+                return replay(x)
+
+    return run

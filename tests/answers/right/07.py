@@ -774,3 +774,182 @@ def chance(before, after):
         for deal in combinations(range(len(both)), len(after))
     ]
     return float(Fraction(sum(seen), len(seen)))
+
+
+# %% recorded_steps: cycles-one-after-the-other
+def recorded_steps(wait, warmup, active, repeat, steps):
+    kept, start, left = [], 0, repeat or steps
+    while left and start < steps:
+        start += wait + warmup
+        kept += [step for step in range(start, start + active) if step < steps]
+        start += active
+        left -= 1
+    return kept
+
+
+# %% recorded_steps: flags-in-a-row
+def recorded_steps(wait, warmup, active, repeat, steps):
+    flags = [False] * (wait + warmup) + [True] * active
+    row = itertools.cycle(flags) if repeat == 0 else iter(flags * repeat)
+    return list(itertools.compress(range(steps), row))
+
+
+# %% profiled: skips-the-first
+def profiled(train, steps, first, count, folder):
+    import pathlib
+
+    path = str(pathlib.Path(folder, f"rank{dist.get_rank()}.json"))
+    profiler = profile(
+        schedule=schedule(skip_first=first - 1, wait=0, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda one: one.export_chrome_trace(path),
+    )
+    profiler.start()
+    for number in range(steps):
+        train(number)
+        profiler.step()
+    profiler.stop()
+
+
+# %% profiled: steps-from-an-iterator
+def profiled(train, steps, first, count, folder):
+    rank = dist.get_rank()
+    with profile(
+        schedule=schedule(wait=first - 1, warmup=1, active=count, repeat=1),
+        on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/rank{rank}.json"),
+    ) as p:
+        numbers = iter(range(steps))
+        while (number := next(numbers, None)) is not None:
+            train(number)
+            p.step()
+
+
+# %% offsets: sorted-columns
+def offsets(ends):
+    rows = [[t - row[0] for t in row] for row in ends]
+    return [sorted(column)[len(ends) // 2] for column in zip(*rows)]
+
+
+# %% exposed: between-neighbouring-bounds
+def exposed(compute, communication):
+    bounds = sorted({t for span in compute + communication for t in span})
+    total = 0
+    for a, b in itertools.pairwise(bounds):
+        talks = any(start <= a and b <= end for start, end in communication)
+        works = any(start <= a and b <= end for start, end in compute)
+        total += (b - a) * (talks and not works)
+    return total
+
+
+# %% exposed: counts-up-and-down
+def exposed(compute, communication):
+    events = []
+    for kind, spans in enumerate((compute, communication)):
+        for start, end in spans:
+            events += [(start, kind, 1), (end, kind, -1)]
+    running, total, last = [0, 0], 0, 0
+    for at, kind, change in sorted(events):
+        if running[1] and not running[0]:
+            total += at - last
+        running[kind] += change
+        last = at
+    return total
+
+
+# %% exposed: cuts-pieces-off
+def exposed(compute, communication):
+    pieces, done = [], float("-inf")
+    for start, end in sorted(communication):
+        start = max(start, done)
+        if end > start:
+            pieces.append((start, end))
+            done = end
+    for a, b in compute:
+        rest = []
+        for start, end in pieces:
+            rest += [(start, min(end, a)), (max(start, b), end)] if a < end and b > start else [
+                (start, end)
+            ]
+        pieces = [(start, end) for start, end in rest if start < end]
+    return sum(end - start for start, end in pieces)
+
+
+# %% charged: numpy-waits
+def charged(arrivals, resolution):
+    table = np.array(arrivals)
+    waits = table.max(axis=1, keepdims=True) - table
+    cost = np.where(waits >= resolution, waits, 0).sum(axis=1)
+    totals = np.zeros(table.shape[1], dtype=np.int64)
+    np.add.at(totals, table.argmax(axis=1), cost)
+    return totals.tolist()
+
+
+# %% diagnoses: two-digits
+def diagnoses():
+    causes = "straggler", "starved input", "recompile", "checkpoint"
+    causes += "allocator thrashing", "exposed communication"
+    ranks, shares = (1, None, 2, 0, None, None), (0.13, 0.44, 0.60, 0.50, 0.76, 0.67)
+    return dict(zip("ABCDEF", zip(ranks, causes, shares)))
+
+
+# %% diagnoses: computed-from-the-breakdown
+def diagnoses():
+    from lockstep.course.labs.lab07 import case
+
+    def less(letter, rank):
+        share = {x.rank: x.exposed / x.length for x in case(letter).breakdown().totals}
+        own = share.pop(rank)
+        return sum(share.values()) / len(share) - own
+
+    def part(letter, rank, name):
+        one = case(letter).breakdown().of(rank)
+        return getattr(one, name) / one.length
+
+    return {
+        "A": (1, "straggler", less("A", 1)),
+        "B": (None, "starved input", part("B", 1, "host_bound")),
+        "C": (2, "recompile", less("C", 2)),
+        "D": (0, "checkpoint", less("D", 0)),
+        "E": (None, "allocator thrashing", part("E", 1, "host_bound")),
+        "F": (None, "exposed communication", part("F", 3, "exposed")),
+    }
+
+
+# %% diagnoses: lists-and-numpy-numbers
+def diagnoses():
+    found = {"A": (1, "straggler"), "C": (2, "recompile"), "D": (0, "checkpoint")}
+    found |= dict.fromkeys("BEF", (None,))
+    rest = {"B": "starved input", "E": "allocator thrashing", "F": "exposed communication"}
+    shares = np.array([0.1272, 0.4437, 0.6003, 0.4981, 0.7569, 0.6717])
+    for letter, share in zip("ABCDEF", shares):
+        cause = () if letter not in rest else (rest[letter],)
+        found[letter] = (*found[letter], *cause, share)
+    return found
+
+
+# %% chance: by-places
+def chance(before, after):
+    values, k = [*before, *after], len(after)
+    ways = list(itertools.combinations(range(len(values)), k))
+    large = [way for way in ways if sum(values[at] for at in way) >= sum(after)]
+    return len(large) / len(ways)
+
+
+# %% chance: counts-sums
+def chance(before, after):
+    ways = Counter({(0, 0): 1})
+    for value in before + after:
+        more = Counter({(k + 1, total + value): n for (k, total), n in ways.items()})
+        ways = ways + more
+    sums = {total: n for (k, total), n in ways.items() if k == len(after)}
+    return sum(n for total, n in sums.items() if total >= sum(after)) / sum(sums.values())
+
+
+# %% chance: masks-of-bits
+def chance(before, after):
+    values = before + after
+    hits = ways = 0
+    for mask in range(1 << len(values)):
+        if mask.bit_count() == len(after):
+            ways += 1
+            hits += sum(v for i, v in enumerate(values) if mask >> i & 1) >= sum(after)
+    return hits / ways

@@ -1171,3 +1171,369 @@ def zero_bubble(stage, stages, microbatches):
         if 0 <= at - stage < microbatches:
             steps.append(f"W{at - stage}")
     return steps
+
+
+# %% most_kept: a-set-of-numbers
+def most_kept(steps):
+    kept, sizes = set(), [0]
+    for step in steps:
+        (kept.add if step[0] == "F" else kept.remove)(step[1:])
+        sizes.append(len(kept))
+    return max(sizes)
+
+
+# %% most_kept: accumulated
+def most_kept(steps):
+    changes = ({"F": 1, "B": -1}[way] for way, *_ in steps)
+    return max(itertools.accumulate(changes, initial=0))
+
+
+# %% most_kept: counts-before-each-place
+def most_kept(steps):
+    ways = "".join(step[0] for step in steps)
+    return max(ways[:at].count("F") - ways[:at].count("B") for at in range(len(ways) + 1))
+
+
+# %% one_f_one_b: from-two-iterators
+def one_f_one_b(stage, stages, microbatches):
+    forwards = (f"F{i}" for i in range(microbatches))
+    backwards = (f"B{i}" for i in range(microbatches))
+    steps = list(itertools.islice(forwards, stages - stage - 1))
+    for forward in forwards:
+        steps += [forward, next(backwards)]
+    return [*steps, *backwards]
+
+
+# %% run_stage: the-last-handle-of-each-way
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    handles = {}
+    for step in order:
+        way, number = step[0], int(step[1:])
+        source, goal = (rank - 1, rank + 1) if way == "F" else (rank + 1, rank - 1)
+        if 0 <= source < n:
+            x = torch.empty_like(inputs[number])
+            dist.irecv(x, source).wait()
+        elif way == "F":
+            x = inputs[number]
+        else:
+            x = torch.ones_like(inputs[number])
+        y = stage.forward(number, x) if way == "F" else stage.backward(number, x)
+        if way in handles:
+            handles.pop(way).wait()
+        if 0 <= goal < n:
+            handles[way] = dist.isend(y, goal)
+        del x, y
+    for handle in handles.values():
+        handle.wait()
+
+
+# %% run_stage: a-window-of-five
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    pending = []
+
+    def received(source, other):
+        if not 0 <= source <= last:
+            return other
+        x = torch.empty_like(inputs[0])
+        dist.recv(x, src=source)
+        return x
+
+    def send(y, target):
+        nonlocal pending
+        if 0 <= target <= last:
+            pending.append(dist.isend(y, dst=target))
+        for handle in pending[:-5]:
+            handle.wait()
+        pending = pending[-5:]
+
+    for step in order:
+        i = int(step[1:])
+        if step[0] == "F":
+            send(stage.forward(i, received(rank - 1, inputs[i])), rank + 1)
+        else:
+            ones = torch.ones_like(inputs[i])
+            send(stage.backward(i, received(rank + 1, ones)), rank - 1)
+    while pending:
+        pending.pop(0).wait()
+
+
+# %% train_step: one-microbatch-at-a-time
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_(True)
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, target) / len(inputs)
+            loss.backward()
+            total += float(loss)
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            torch.autograd.backward(y, grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total
+
+
+# %% train_step: divides-at-the-end
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    pairs, handles, losses = deque(), [], []
+    for i in range(m):
+        if rank == 0:
+            x = inputs[i]
+        else:
+            x = torch.zeros_like(inputs[0])
+            dist.irecv(x, rank - 1).wait()
+            x = x.requires_grad_()
+        y = layer(x)
+        if rank + 1 < n:
+            handles.append(dist.isend(y.detach().contiguous(), rank + 1))
+        pairs.append((x, y))
+    for target in targets:
+        x, y = pairs.popleft()
+        if rank + 1 < n:
+            grad = torch.zeros_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(gradient=grad)
+        else:
+            losses.append(mse_loss(y, target))
+            losses[-1].backward()
+        if rank > 0:
+            handles.append(dist.isend(x.grad.contiguous(), rank - 1))
+    for handle in handles:
+        handle.wait()
+    for p in layer.parameters():
+        p.grad.div_(m)
+    if losses:
+        return torch.stack(losses).mean().item()
+
+
+# %% train_step: newest-first
+def train_step(layer, inputs, targets):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    stack, sends = [], []
+    for given, target in zip(inputs, targets, strict=True):
+        x = given
+        if rank:
+            x = torch.empty_like(given)
+            dist.recv(x, rank - 1)
+            x.requires_grad = True
+        y = layer(x)
+        if rank == last:
+            y = mse_loss(y, target) / len(targets)
+        else:
+            sends.append(dist.isend(y.detach().clone(), rank + 1))
+        stack.append((x, y))
+    loss = sum(y.item() for _, y in stack) if rank == last else None
+    while stack:
+        x, y = stack.pop()
+        grad = None
+        if rank != last:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+        y.backward(grad)
+        if rank:
+            sends.append(dist.isend(x.grad, rank - 1))
+    for one in sends:
+        one.wait()
+    return loss
+
+
+# %% split_backward: backward-with-inputs
+def split_backward(y, x, weights, grad):
+    of_x = torch.autograd.grad(outputs=[y], inputs=[x], grad_outputs=[grad], retain_graph=True)[0]
+
+    def later():
+        torch.autograd.backward([y], [grad], inputs=list(weights))
+
+    return of_x, later
+
+
+# %% split_backward: weight-by-weight
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        for w in weights:
+            (own,) = torch.autograd.grad(y, w, grad, retain_graph=True)
+            if w.grad is None:
+                w.grad = torch.zeros_like(w)
+            w.grad.add_(own)
+
+    return of_x, later
+
+
+# %% split_backward: a-partial
+def _add(y, weights, grad):
+    for w, own in zip(weights, torch.autograd.grad(y, weights, grad)):
+        w.grad = own if w.grad is None else w.grad + own
+
+
+def split_backward(y, x, weights, grad):
+    return *torch.autograd.grad(y, x, grad, retain_graph=True), partial(_add, y, weights, grad)
+
+
+# %% interleaved: two-iterators
+def interleaved(rank, ranks, chunks, microbatches):
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = (f"F{m}.{c}" for m, c in order)
+    backwards = (f"B{m}.{chunks - c - 1}" for m, c in order)
+    ahead = (chunks - 1) * ranks + 2 * (ranks - rank - 1)
+    steps = list(itertools.islice(forwards, ahead))
+    for forward in forwards:
+        steps += [forward, next(backwards)]
+    return steps + list(backwards)
+
+
+# %% interleaved: a-place-for-each
+def interleaved(rank, ranks, chunks, microbatches):
+    ahead = (chunks - 1) * ranks + 2 * (ranks - 1 - rank)
+    places = []
+    for m in range(microbatches):
+        group, inside = divmod(m, ranks)
+        for c in range(chunks):
+            at = (group * chunks + c) * ranks + inside
+            back = (group * chunks + chunks - 1 - c) * ranks + inside
+            places += [(2 * at, f"F{m}.{c}"), (2 * (back + ahead) + 1, f"B{m}.{c}")]
+    return [step for _, step in sorted(places)]
+
+
+# %% interleaved: by-counting
+def interleaved(rank, ranks, chunks, microbatches):
+    total, steps, f, b = chunks * microbatches, [], 0, 0
+    limit = (chunks - 1) * ranks + 2 * (ranks - 1 - rank) + 1
+
+    def name(way, k):
+        group, rest = divmod(k, ranks * chunks)
+        chunk, inside = divmod(rest, ranks)
+        chunk = chunk if way == "F" else chunks - 1 - chunk
+        return f"{way}{group * ranks + inside}.{chunk}"
+
+    while b < total:
+        if f < total and f - b < limit:
+            steps.append(name("F", f))
+            f += 1
+        else:
+            steps.append(name("B", b))
+            b += 1
+    return steps
+
+
+# %% zero_bubble: a-queue-of-weights
+def zero_bubble(stage, stages, microbatches):
+    steps, waiting, forwards = [], deque(), iter(range(microbatches))
+    for i in itertools.islice(forwards, stages - 1 - stage):
+        steps.append(f"F{i}")
+    for i in range(microbatches):
+        steps += [f"F{number}" for number in itertools.islice(forwards, 1)]
+        steps.append(f"B{i}")
+        waiting.append(i)
+        if len(waiting) > stage:
+            steps.append(f"W{waiting.popleft()}")
+    return steps + [f"W{i}" for i in waiting]
+
+
+# %% zero_bubble: inserted-into-the-list
+def zero_bubble(stage, stages, microbatches):
+    ahead = stages - 1 - stage
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches):
+        steps += [f"F{i + ahead}"] * (i + ahead < microbatches) + [f"B{i}"]
+    for i in range(microbatches):
+        place = steps.index(f"B{i + stage}") + 1 if i + stage < microbatches else len(steps)
+        steps.insert(place, f"W{i}")
+    return steps
+
+
+# %% zero_bubble: sorted-by-keys
+def zero_bubble(stage, stages, microbatches):
+    ahead, numbers = stages - 1 - stage, range(microbatches)
+    keyed = [(3 * i, f"F{i}") for i in numbers]
+    keyed += [(3 * (i + ahead) + 1, f"B{i}") for i in numbers]
+    keyed += [(3 * (i + ahead + stage) + 2, f"W{i}") for i in numbers]
+    return [step for _, step in sorted(keyed)]
+
+
+# %% interleaved: fills-for-one-way
+def interleaved(rank, ranks, chunks, microbatches):
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = [f"F{m}.{c}" for m, c in order]
+    backwards = [f"B{m}.{chunks - 1 - c}" for m, c in order]
+    ahead = min((chunks - 1) * ranks + (ranks - 1 - rank), len(forwards))
+    steps = forwards[:ahead]
+    for f, b in zip(forwards[ahead:], backwards):
+        steps += [f, b]
+    return steps + backwards[len(forwards) - ahead :]
+
+
+# %% run_stage: waits-before-it-receives
+def run_stage(order, stage, inputs):
+    rank, n, pending = dist.get_rank(), dist.get_world_size(), deque(maxlen=5)
+    neighbours = {"F": (rank - 1, rank + 1), "B": (rank + 1, rank - 1)}
+    for way, *digits in order:
+        number = int("".join(digits))
+        source, target = neighbours[way]
+        if len(pending) == 5:
+            pending.popleft().wait()
+        if source in range(n):
+            given = torch.empty_like(inputs[0])
+            dist.recv(given, source)
+        else:
+            given = {"F": inputs[number], "B": torch.ones_like(inputs[number])}[way]
+        result = {"F": stage.forward, "B": stage.backward}[way](number, given)
+        if target in range(n):
+            pending.append(dist.isend(result, target))
+    for handle in pending:
+        handle.wait()
+
+
+# %% train_step: gradients-by-autograd-grad
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    parameters, losses = list(layer.parameters()), []
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    for x, target in zip(inputs, targets):
+        if rank:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y, grad = layer(x), None
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+        else:
+            y = mse_loss(y, target) / m
+            losses.append(y.item())
+        wanted = parameters + [x] * bool(rank)
+        grads = torch.autograd.grad(y, wanted, grad)
+        for p, own in zip(parameters, grads):
+            p.grad += own
+        if rank:
+            dist.send(grads[-1], rank - 1)
+    return sum(losses)
+
+
+# %% split_backward: in-a-class
+def split_backward(y, x, weights, grad):
+    class Later:
+        def __call__(self):
+            grads = torch.autograd.grad([y], list(weights), [grad])
+            with torch.no_grad():
+                for w, own in zip(weights, grads):
+                    if w.grad is not None:
+                        w.grad.add_(own)
+                    else:
+                        w.grad = own.clone()
+
+    return torch.autograd.grad(y, [x], [grad], retain_graph=True)[0], Later()

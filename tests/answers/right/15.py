@@ -641,3 +641,172 @@ def tree_all_reduce(x):
         dist.recv(x, rank - low)
     for child in reversed(children):
         dist.send(x, child)
+
+
+# %% ring_seconds: message-by-message
+def ring_seconds(n, nbytes, alpha, beta):
+    seconds = 0.0
+    for _half in range(2):
+        for _step in range(1, n):
+            seconds += alpha + beta * nbytes / n
+    return seconds
+
+
+# %% ring_seconds: rounds-and-bytes
+def ring_seconds(n, nbytes, alpha, beta):
+    rounds = 2 * n - 2
+    sent = rounds / n * nbytes
+    return rounds * alpha + sent * beta
+
+
+# %% ring_seconds: a-list-of-messages
+def ring_seconds(n, nbytes, alpha, beta):
+    chunks = [nbytes / n] * (2 * (n - 1))
+    return math.fsum(alpha + beta * size for size in chunks)
+
+
+# %% crossing: two-lines
+def crossing(n, alpha, beta):
+    log = math.log2(n)
+    ring = 2 * (n - 1) * alpha, 2 * (n - 1) / n * beta
+    doubling = log * alpha, log * beta
+    return (ring[0] - doubling[0]) / (doubling[1] - ring[1])
+
+
+# %% crossing: solved-by-numpy
+def crossing(n, alpha, beta):
+    rounds = np.log2(n)
+    # t - slope * s = start, once for each; s in units of alpha / beta
+    left = np.array([[1.0, -2 * (n - 1) / n], [1.0, -rounds]])
+    _, s = np.linalg.solve(left, np.array([2.0 * (n - 1), rounds]))
+    return float(s) * alpha / beta
+
+
+# %% node_traffic: node-by-node
+def node_traffic(rings, node_of, nbytes):
+    def leaves(node):
+        total = 0
+        for ring in rings:
+            share = 2 * (len(ring) - 1) / len(ring) * nbytes
+            nexts = ring[1:] + ring[:1]
+            total += share * sum(
+                node_of[a] == node and node_of[b] != node for a, b in zip(ring, nexts)
+            )
+        return total
+
+    return max(map(leaves, set(node_of.values())), default=0)
+
+
+# %% node_traffic: the-rank-before
+def node_traffic(rings, node_of, nbytes):
+    out = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for at in range(len(ring)):
+            source, target = node_of[ring[at - 1]], node_of[ring[at]]
+            if source != target:
+                out[source] += nbytes * 2 * (len(ring) - 1) / len(ring)
+    return max(out.values())
+
+
+# %% node_traffic: exact-counts
+def node_traffic(rings, node_of, nbytes):
+    counts = defaultdict(Fraction)
+    for ring in rings:
+        nodes = deque(node_of[rank] for rank in ring)
+        before = list(nodes)
+        nodes.rotate(-1)
+        for here, there in zip(before, nodes):
+            counts[here] += (here != there) * Fraction(2 * (len(ring) - 1), len(ring))
+    return float(max(counts.values(), default=0) * Fraction(nbytes))
+
+
+# %% hierarchical_all_reduce: scatter-and-gather-tensors
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(inside)
+    mine = torch.empty(x.numel() // g, dtype=x.dtype, device=x.device)
+    dist.reduce_scatter(mine, list(x.chunk(g)), group=inside)
+    dist.all_reduce(mine, group=across)
+    dist.all_gather(list(x.chunk(g)), mine, group=inside)
+
+
+# %% hierarchical_all_reduce: all-inside-a-view-across
+def hierarchical_all_reduce(x, inside, across):
+    g, place = dist.get_world_size(inside), dist.get_rank(inside)
+    dist.all_reduce(x, group=inside)
+    rows = x.view(g, -1)
+    dist.all_reduce(rows[place], group=across)
+    for number in range(g):
+        dist.broadcast(rows[number], dist.get_process_group_ranks(inside)[number], group=inside)
+
+
+# %% step_seconds: between-in-one-by-n
+def step_seconds(known, n):
+    (a, s), (b, t) = known.items()
+    part = (1 / n - 1 / a) / (1 / b - 1 / a)
+    return s + part * (t - s)
+
+
+# %% step_seconds: solved
+def step_seconds(known, n):
+    gpus, seconds = zip(*known.items())
+    left = [[1 / each, 1.0] for each in gpus]
+    work, fixed = np.linalg.solve(np.array(left), np.array(seconds))
+    return float(work / n + fixed)
+
+
+# %% tree_all_reduce: a-heap
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    children = [child for child in (2 * rank + 1, 2 * rank + 2) if child < n]
+    for child in children:
+        part = torch.empty_like(x)
+        dist.recv(part, child)
+        x.add_(part)
+    if rank:
+        parent = (rank - 1) // 2
+        dist.send(x, parent)
+        dist.recv(x, parent)
+    for child in children:
+        dist.send(x, child)
+
+
+# %% tree_all_reduce: halves-of-a-range
+def tree_all_reduce(x):
+    rank = dist.get_rank()
+    spans, low, high = [], 0, dist.get_world_size()
+    while high - low > 1:
+        middle = (low + high + 1) // 2
+        spans.append((low, middle))
+        low, high = (low, middle) if rank < middle else (middle, high)
+    for low, middle in reversed(spans):
+        if rank == middle:
+            dist.send(x, low)
+        elif rank == low:
+            part = torch.zeros_like(x)
+            dist.recv(part, middle)
+            x += part
+    for low, middle in spans:
+        if rank == low:
+            dist.send(x, middle)
+        elif rank == middle:
+            dist.recv(x, low)
+
+
+# %% tree_all_reduce: lowest-bit
+def tree_all_reduce(x):
+    rank, n, buffer = dist.get_rank(), dist.get_world_size(), torch.empty_like(x)
+    lowest = rank & -rank or 1 << (n - 1).bit_length()
+    children = []
+    bit = 1
+    while bit < lowest:
+        if rank + bit < n:
+            children.append(rank + bit)
+        bit *= 2
+    for child in children:
+        dist.recv(buffer, child)
+        torch.add(x, buffer, out=x)
+    if rank:
+        dist.send(x, rank - lowest)
+        dist.recv(x, rank - lowest)
+    for child in reversed(children):
+        dist.send(x, child)

@@ -1406,3 +1406,172 @@ def bound(x, w, u):
 def bound(x, w, u):
     products = (x[:, :, None] * w[None]).abs()
     return (products > 0).sum(1) * u * products.sum(1)
+
+
+# %% traffic: inputs-of-the-first-alone
+def traffic(operations, kept, size):
+    alone = sum(len(set(reads)) + 1 for reads, _ in operations)
+    first_reads, _ = operations[0]
+    return alone * size, (len(set(first_reads)) + len(kept)) * size
+
+
+# %% traffic: whatever-is-not-kept-is-read
+def traffic(operations, kept, size):
+    alone, needed = 0, set()
+    for reads, _ in operations:
+        alone += len(set(reads)) + 1
+        needed |= set(reads)
+    return size * alone, size * (len(needed - set(kept)) + len(kept))
+
+
+# %% traffic: last-results-are-written
+def traffic(operations, kept, size):
+    reads = [name for inputs, _ in operations for name in inputs]
+    results = {result for _, result in operations}
+    separately = sum(len(set(inputs)) + 1 for inputs, _ in operations) * size
+    sinks = results - set(reads)
+    return separately, (len(set(reads) - results) + len(sinks)) * size
+
+
+# %% traffic: kept-and-read-again-stays-inside
+def traffic(operations, kept, size):
+    moved, outside, made, used = 0, set(), set(), set()
+    for inputs, result in operations:
+        moved += size * (1 + len(set(inputs)))
+        outside.update(name for name in inputs if name not in made)
+        used.update(inputs)
+        made.add(result)
+    writes = [name for name in kept if name not in used]
+    return moved, size * (len(outside) + len(writes))
+
+
+# %% traffic: outside-read-by-each-operation
+def traffic(operations, kept, size):
+    results = [name for _, name in operations]
+    separately = fused = 0
+    for inputs, _ in operations:
+        separately += size * (len(set(inputs)) + 1)
+        for name in set(inputs):
+            if name not in results:
+                fused += size
+    return separately, fused + size * len(kept)
+
+
+# %% adjust: by-the-sign
+def adjust(x):
+    # the sign is 1 or -1: 2.25 - 1.75 = 0.5, and 2.25 + 1.75 = 4
+    return x * (2.25 - 1.75 * torch.sign(x.sum())) + (x > 0).sum()
+
+
+# %% adjust: switches-scalars-on
+torch._dynamo.config.capture_scalar_outputs = True
+
+
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + (x > 0).sum().item()
+
+
+# %% adjust: length-of-a-selection
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + x[x > 0].numel()
+
+
+# %% adjust: sum-of-each-column
+def adjust(x):
+    positive = x.sum(dim=0) > 0
+    return torch.where(positive, x / 2, x * 4) + (x > 0).sum()
+
+
+# %% adjust: counts-what-is-not-zero
+def adjust(x):
+    return torch.where(x.sum() > 0, x / 2, x * 4) + torch.count_nonzero(x)
+
+
+# %% Warmup: counter-of-the-class
+class Warmup(torch.nn.Module):
+    calls = torch.zeros(())
+
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return x * self.calls.clamp(max=8) / 8
+
+
+# %% by_block: cut-between-blocks
+def by_block(model, backend):
+    for block in model:
+        block.compile(backend=backend)
+
+    def run(x):
+        for block in model:
+            x = block(x.detach())
+        return x
+
+    return run
+
+
+# %% beside: mean-over-the-ranks
+def beside(x, a, b, group):
+    total = ops.all_reduce(x, "avg", group)
+    product = a @ b
+    return ops.wait_tensor(total) + product
+
+
+# %% beside: waits-once-more
+def beside(x, a, b, group):
+    total = ops.all_reduce(x, "sum", group)
+    product = a @ b
+    ops.wait_tensor(total)
+    return product + ops.wait_tensor(total)
+
+
+# %% blocks_needed: takes-it-for-causal
+def blocks_needed(mask, length, block):
+    count = 0
+    for row in range(length // block):
+        for column in range(row + 1):
+            count += any(
+                mask(q, k)
+                for q in range(row * block, (row + 1) * block)
+                for k in range(column * block, (column + 1) * block)
+            )
+    return count
+
+
+# %% blocks_needed: one-in-a-row
+def blocks_needed(mask, length, block):
+    count = 0
+    for top in range(0, length, block):
+        for left in range(0, length, block):
+            pairs = itertools.product(range(top, top + block), range(left, left + block))
+            if any(mask(q, k) for q, k in pairs):
+                count += 1
+                break
+    return count
+
+
+# %% blocks_needed: only-the-border
+def blocks_needed(mask, length, block):
+    def needed(top, left):
+        bottom, right = top + block - 1, left + block - 1
+        rows = any(mask(q, k) for q in (top, bottom) for k in range(left, right + 1))
+        return rows or any(mask(q, k) for k in (left, right) for q in range(top, bottom + 1))
+
+    starts = range(0, length, block)
+    return sum(needed(top, left) for top in starts for left in starts)
+
+
+# %% bound: as-the-largest-term
+def bound(x, w, u):
+    terms = (x[:, :, None] * w[None]).abs()
+    k = x.shape[-1]
+    return k * u * k * terms.amax(1)
+
+
+# %% bound: only-x-is-positive
+def bound(x, w, u):
+    return x.shape[-1] * u * (x.abs() @ w).abs()

@@ -1897,3 +1897,395 @@ def by_size(cuda, work, width, sizes):
         return result[: len(x)]
 
     return run
+
+
+# %% last_end: latency-after-both
+def last_end(kernels, launch, latency, gap):
+    end = None
+    for i, kernel in enumerate(kernels):
+        begin = i * launch
+        if end is not None:
+            begin = max(begin, end + gap)
+        end = begin + latency + kernel
+    return end
+
+
+# %% last_end: gap-only-in-a-queue
+def last_end(kernels, launch, latency, gap):
+    end = float("-inf")
+    for i, kernel in enumerate(kernels):
+        ready = i * launch + latency
+        begin = end + gap if ready < end else ready
+        end = begin + kernel
+    return end
+
+
+# %% last_end: latency-from-the-launch-before-done
+def last_end(kernels, launch, latency, gap):
+    end = 0.0
+    for number, kernel in enumerate(kernels, start=1):
+        ready = number * launch + latency
+        begin = ready if number == 1 else max(ready, end + gap)
+        end = begin + kernel
+    return end
+
+
+# %% last_end: a-gap-after-the-last
+def last_end(kernels, launch, latency, gap):
+    free = 0
+    for i, kernel in enumerate(kernels):
+        free = max(i * launch + latency, free) + kernel + gap
+    return free
+
+
+# %% captured: clears-it-first
+def captured(cuda, work, x):
+    static = torch.empty_like(x)
+    static.copy_(x)
+    work(static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        result = work(static)
+
+    def run(new):
+        static.zero_()
+        static.copy_(new)
+        g.replay()
+        return result.clone()
+
+    return run
+
+
+# %% captured: copies-on-another-stream
+def captured(cuda, work, x):
+    side = cuda.Stream()
+    static = x.clone()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        work(static)
+    cuda.current_stream().wait_stream(side)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        result = work(static)
+
+    def run(new):
+        with cuda.stream(side):
+            static.copy_(new)
+        g.replay()
+        return result.clone()
+
+    return run
+
+
+# %% captured: detached-output
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        result = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        return result.detach()
+
+    return run
+
+
+# %% captured: waits-for-an-event
+def captured(cuda, work, x):
+    static, done = x.clone(), cuda.Event()
+    work(static)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        result = work(static)
+
+    def run(new):
+        static.copy_(new)
+        g.replay()
+        mine = result.clone()
+        done.record()
+        done.synchronize()
+        return mine
+
+    return run
+
+
+# %% graphed_training: back-by-vector-to-parameters
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    sx, sy = x.clone(), y.clone()
+    before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(sx), sy)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    work()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    torch.nn.utils.vector_to_parameters(before, model.parameters())
+
+    def step(x, y):
+        sx.copy_(x)
+        sy.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: saved-after-the-warm-up
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    sx, sy = x.clone(), y.clone()
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(sx), sy)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    work()
+    saved = [p.detach().clone() for p in model.parameters()]
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved):
+            p.copy_(old)
+
+    def step(x, y):
+        sx.copy_(x)
+        sy.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: targets-of-the-first-batch
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    sx = x.clone()
+    saved = [p.detach().clone() for p in model.parameters()]
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(sx), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    work()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved):
+            p.copy_(old)
+
+    def step(x, y):
+        sx.copy_(x)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: cleared-before-the-capture
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    sx, sy = x.clone(), y.clone()
+    saved = [p.detach().clone() for p in model.parameters()]
+
+    def work():
+        loss = loss_of(model(sx), sy)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    work()
+    optimizer.zero_grad(set_to_none=False)
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved):
+            p.copy_(old)
+
+    def step(x, y):
+        sx.copy_(x)
+        sy.copy_(y)
+        g.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: loss-only-detached
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    sx, sy = x.clone(), y.clone()
+    saved = [p.detach().clone() for p in model.parameters()]
+
+    def work():
+        optimizer.zero_grad()
+        loss = loss_of(model(sx), sy)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    work()
+    g = cuda.CUDAGraph()
+    with cuda.graph(g):
+        loss = work()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved):
+            p.copy_(old)
+
+    def step(x, y):
+        sx.copy_(x)
+        sy.copy_(y)
+        g.replay()
+        return loss.detach()
+
+    return step
+
+
+# %% clipped: mask-of-the-unclipped
+def clipped(x, limit):
+    factor = torch.clamp(limit / x.norm(), max=1.0)
+    return torch.where(x.abs() > 0.5, x * factor, 0).sum()
+
+
+# %% clipped: only-large-positive-ones
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.norm(), max=1.0)
+    return torch.where(x > 0.5, x, torch.zeros_like(x)).sum()
+
+
+# %% clipped: scales-its-argument
+def clipped(x, limit):
+    x *= torch.clamp(limit / x.norm(), max=1.0)
+    return (x * (x.abs() > 0.5)).sum()
+
+
+# %% clipped: masked-select
+def clipped(x, limit):
+    norm = x.norm()
+    x = torch.where(norm > limit, x * (limit / norm), x)
+    return torch.masked_select(x, x.abs() > 0.5).sum()
+
+
+# %% clipped: clamped-from-below
+def clipped(x, limit):
+    x = x * torch.clamp(limit / x.norm(), min=1.0)
+    return torch.where(x.abs() > 0.5, x, 0.0).sum()
+
+
+# %% by_size: bisect-to-the-right
+def by_size(cuda, work, width, sizes):
+    ordered, graphs, pool = sorted(sizes), [], cuda.graph_pool_handle()
+    static = torch.zeros(ordered[-1], width, device="cuda")
+    work(static)
+    for size in ordered:
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            graphs.append((g, work(static[:size])))
+    graphs.append(graphs[-1])
+
+    def run(x):
+        g, result = graphs[bisect.bisect_right(ordered, len(x))]
+        static[: len(x)].copy_(x)
+        g.replay()
+        return result[: len(x)].clone()
+
+    return run
+
+
+# %% by_size: a-pool-in-each-round
+def by_size(cuda, work, width, sizes):
+    graphs = {}
+    static = torch.zeros(max(sizes), width, device="cuda")
+    work(static)
+    for size in sorted(sizes, reverse=True):
+        pool = cuda.graph_pool_handle()
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            result = work(static[:size])
+        graphs[size] = g, result
+
+    def run(x):
+        rows = x.shape[0]
+        g, result = graphs[min(size for size in graphs if size >= rows)]
+        static[:rows].copy_(x)
+        g.replay()
+        return result[:rows].clone()
+
+    return run
+
+
+# %% by_size: first-in-the-list-that-fits
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), []
+    static = torch.zeros(max(sizes), width, device="cuda")
+    work(static)
+    for size in sizes:
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            result = work(static[:size])
+        graphs.append((size, g, result))
+
+    def run(x):
+        rows = len(x)
+        g, result = next((g, result) for size, g, result in graphs if size >= rows)
+        static[:rows] = x
+        g.replay()
+        return result[:rows].clone()
+
+    return run
+
+
+# %% by_size: cut-but-not-copied
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    static = torch.zeros(max(sizes), width, device="cuda")
+    work(static)
+    for size in sorted(sizes, reverse=True):
+        graphs[size] = g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            g.result = work(static[:size])
+
+    def run(x):
+        rows = len(x)
+        g = graphs[min(size for size in graphs if size >= rows)]
+        static.narrow(0, 0, rows).copy_(x)
+        g.replay()
+        return g.result.narrow(0, 0, rows).contiguous()
+
+    return run
+
+
+# %% by_size: functions-of-the-last-graph
+def by_size(cuda, work, width, sizes):
+    pool, runs = cuda.graph_pool_handle(), {}
+    static = torch.zeros(max(sizes), width, device="cuda")
+    work(static)
+    for size in sorted(sizes):
+        g = cuda.CUDAGraph()
+        with cuda.graph(g, pool=pool):
+            result = work(static[:size])
+
+        def run_one(x):
+            static[: len(x)].copy_(x)
+            g.replay()
+            return result[: len(x)].clone()
+
+        runs[size] = run_one
+
+    def run(x):
+        return runs[min(size for size in runs if size >= len(x))](x)
+
+    return run

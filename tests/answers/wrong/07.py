@@ -1328,3 +1328,275 @@ def chance(before, after):
 # %% chance: pairs-not-larger
 def chance(before, after):
     return sum(a <= b for a in before for b in after) / len(before) / len(after)
+
+
+# %% recorded_steps: none-means-once
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    return [
+        step
+        for step in range(steps)
+        if step // cycle < max(repeat, 1) and step % cycle >= wait + warmup
+    ]
+
+
+# %% recorded_steps: waits-only-once
+def recorded_steps(wait, warmup, active, repeat, steps):
+    kept, step, cycle = [], wait, 0
+    while step < steps and (repeat == 0 or cycle < repeat):
+        step += warmup
+        kept += range(step, min(step + active, steps))
+        step += active
+        cycle += 1
+    return kept
+
+
+# %% recorded_steps: a-block-at-each-cycle-cut-off-late
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    last = repeat * cycle if repeat else steps
+    kept = []
+    for start in range(0, min(last, steps), cycle):
+        kept.extend(range(start + wait + warmup, start + cycle))
+    return kept
+
+
+# %% profiled: no-repeat
+def profiled(train, steps, first, count, folder):
+    path = f"{folder}/rank{dist.get_rank()}.json"
+    plan = schedule(wait=first - 1, warmup=1, active=count)
+    with profile(schedule=plan, on_trace_ready=lambda p: p.export_chrome_trace(path)) as p:
+        for number in range(steps):
+            train(number)
+            p.step()
+
+
+# %% profiled: waits-one-too-many
+def profiled(train, steps, first, count, folder):
+    def ready(p):
+        p.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+
+    plan = schedule(wait=first, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as p:
+        for number in range(steps):
+            train(number)
+            p.step()
+
+
+# %% profiled: the-number-of-its-host
+def profiled(train, steps, first, count, folder):
+    def ready(p):
+        p.export_chrome_trace(f"{folder}/rank{dist.get_rank() % 2}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as p:
+        for number in range(steps):
+            train(number)
+            p.step()
+
+
+# %% profiled: step-before-the-training
+def profiled(train, steps, first, count, folder):
+    def ready(p):
+        p.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as p:
+        for number in range(steps):
+            p.step()
+            train(number)
+
+
+# %% profiled: stops-after-the-recording
+def profiled(train, steps, first, count, folder):
+    def ready(p):
+        p.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=ready) as p:
+        for number in range(first + count):
+            train(number)
+            p.step()
+
+
+# %% offsets: middle-by-size
+def offsets(ends):
+    found = []
+    for rank in range(len(ends[0])):
+        ahead = sorted((row[rank] - row[0] for row in ends), key=abs)
+        found.append(ahead[len(ahead) // 2])
+    return found
+
+
+# %% offsets: in-single-precision
+def offsets(ends):
+    x = torch.tensor(ends, dtype=torch.float32)
+    return (x - x[:, :1]).median(dim=0).values.tolist()
+
+
+# %% exposed: merged-without-max
+def merged(spans):
+    joined = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1][1] = end
+        else:
+            joined.append([start, end])
+    return joined
+
+
+def exposed(compute, communication):
+    both = sum(end - start for start, end in merged(compute + communication))
+    return both - sum(end - start for start, end in merged(compute))
+
+
+# %% exposed: overlaps-of-each-computation
+def exposed(compute, communication):
+    joined = []
+    for start, end in sorted(communication):
+        if joined and start <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([start, end])
+    total = sum(end - start for start, end in joined)
+    for a, b in joined:
+        for start, end in compute:
+            total -= max(0, min(b, end) - max(a, start))
+    return total
+
+
+# %% exposed: takes-them-as-sorted
+def exposed(compute, communication):
+    def length(spans):
+        total, until = 0, float("-inf")
+        for start, end in spans:
+            if end > until:
+                total += end - max(start, until)
+                until = end
+        return total
+
+    return length(sorted(compute + communication)) - length(compute)
+
+
+# %% exposed: from-the-first-to-the-last
+def exposed(compute, communication):
+    if not communication:
+        return 0
+    begin = min(start for start, _ in communication)
+    end = max(end for _, end in communication)
+    busy, until = 0, begin
+    for start, stop in sorted(compute):
+        start, stop = max(start, until), min(stop, end)
+        if stop > start:
+            busy += stop - start
+            until = stop
+    return end - begin - busy
+
+
+# %% exposed: some-computation-is-there
+def exposed(compute, communication):
+    def union(spans):
+        ordered = sorted(spans)
+        current_start, current_end = ordered[0]
+        total = 0
+        for start, end in ordered[1:]:
+            if start > current_end:
+                total += current_end - current_start
+                current_start, current_end = start, end
+            else:
+                current_end = max(current_end, end)
+        return total + current_end - current_start
+
+    return union(compute + communication) - union(compute)
+
+
+# %% charged: behind-the-one-before
+def charged(arrivals, resolution):
+    costs = [0] * len(arrivals[0])
+    for row in arrivals:
+        *_, second, last = sorted(row)
+        late = last - second
+        if late >= resolution:
+            costs[row.index(last)] += late * (len(row) - 1)
+    return costs
+
+
+# %% charged: last-of-all-collectives
+def charged(arrivals, resolution):
+    ranks = range(len(arrivals[0]))
+    late = max(ranks, key=lambda rank: sum(row[rank] for row in arrivals))
+    costs = [0 for _ in ranks]
+    for row in arrivals:
+        waits = [row[late] - t for t in row]
+        costs[late] += sum(wait for wait in waits if wait >= resolution and wait > 0)
+    return costs
+
+
+# %% diagnoses: mean-of-both-ranks
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.127),
+        "B": (None, "starved input", 0.444),
+        "C": (2, "recompile", 0.60),
+        "D": (0, "checkpoint", 0.498),
+        "E": (None, "allocator thrashing", 0.679),
+        "F": (None, "exposed communication", 0.672),
+    }
+
+
+# %% diagnoses: what-the-trace-does-not-see
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.127),
+        "B": (None, "starved input", 0.444),
+        "C": (2, "recompile", 0.60),
+        "D": (0, "checkpoint", 0.546),
+        "E": (None, "allocator thrashing", 0.757),
+        "F": (None, "exposed communication", 0.672),
+    }
+
+
+# %% diagnoses: who-was-last-most-often
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.127),
+        "B": (None, "starved input", 0.444),
+        "C": (2, "recompile", 0.60),
+        "D": (0, "checkpoint", 0.498),
+        "E": (None, "allocator thrashing", 0.757),
+        "F": (3, "exposed communication", 0.672),
+    }
+
+
+# %% diagnoses: all-that-is-idle
+def diagnoses():
+    return {
+        "A": (1, "straggler", 0.127),
+        "B": (None, "starved input", 0.4705),
+        "C": (2, "recompile", 0.60),
+        "D": (0, "checkpoint", 0.498),
+        "E": (None, "allocator thrashing", 0.757),
+        "F": (None, "exposed communication", 0.672),
+    }
+
+
+# %% chance: each-deal-by-value
+def chance(before, after):
+    ways = set(itertools.combinations(sorted(before + after), len(after)))
+    return sum(sum(way) >= sum(after) for way in ways) / len(ways)
+
+
+# %% chance: only-larger-ones
+def chance(before, after):
+    real = statistics.mean(after)
+    ways = list(itertools.combinations(before + after, len(after)))
+    return sum(statistics.mean(way) > real for way in ways) / len(ways)
+
+
+# %% chance: both-directions
+def chance(before, after):
+    every, n = before + after, len(after)
+    centre = statistics.fmean(every)
+    far = abs(statistics.fmean(after) - centre)
+    ways = list(itertools.combinations(every, n))
+    return sum(abs(statistics.fmean(way) - centre) >= far for way in ways) / len(ways)

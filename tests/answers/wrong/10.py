@@ -2057,3 +2057,640 @@ def zero_bubble(stage, stages, microbatches):
             steps.append(f"W{w}")
             w += 1
     return steps + [f"W{i}" for i in range(w, microbatches - 1)]
+
+
+# %% most_kept: nothing-of-nothing
+def most_kept(steps):
+    changes = (1 if step.startswith("F") else -1 for step in steps)
+    return max(itertools.accumulate(changes))
+
+
+# %% most_kept: newest-minus-oldest
+def most_kept(steps):
+    most, newest, done = 0, -1, -1
+    for step in steps:
+        if step[0] == "F":
+            newest = max(newest, int(step[1:]))
+        else:
+            done = max(done, int(step[1:]))
+        most = max(most, newest - done)
+    return most
+
+
+# %% most_kept: until-the-first-backward
+def most_kept(steps):
+    return next((at for at, step in enumerate(steps) if step[0] == "B"), len(steps))
+
+
+# %% most_kept: after-each-pair
+def most_kept(steps):
+    kept, most = 0, 0
+    for at, step in enumerate(steps):
+        kept += 1 if "F" in step else -1
+        if at + 1 < len(steps) and steps[at + 1][0] == "B":
+            continue  # it is done right away
+        most = max(most, kept)
+    return most
+
+
+# %% one_f_one_b: newest-backward-first
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stages - 1 - stage, microbatches)
+    steps, open_ones = [f"F{i}" for i in range(ahead)], list(range(ahead))
+    for i in range(ahead, microbatches):
+        open_ones.append(i)
+        steps += [f"F{i}", f"B{open_ones.pop()}"]
+    return steps + [f"B{i}" for i in reversed(open_ones)]
+
+
+# %% one_f_one_b: as-many-as-stages-before
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stage, microbatches)
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(ahead, microbatches):
+        steps += [f"F{i}", f"B{i - ahead}"]
+    return steps + [f"B{i}" for i in range(microbatches - ahead, microbatches)]
+
+
+# %% one_f_one_b: one-backward-is-left
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stages - stage - 1, microbatches)
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches - ahead):
+        steps.append(f"F{i + ahead}")
+        steps.append(f"B{i}")
+    for i in range(microbatches - ahead + 1, microbatches):
+        steps.append(f"B{i}")
+    return steps
+
+
+# %% one_f_one_b: all-stages-fill-alike
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stages - 1, microbatches)
+    forwards = [f"F{i}" for i in range(microbatches)]
+    backwards = [f"B{i}" for i in range(microbatches)]
+    steps = forwards[:ahead]
+    for forward, backward in zip(forwards[ahead:], backwards):
+        steps += [forward, backward]
+    return steps + backwards[microbatches - ahead :]
+
+
+# %% run_stage: eight-in-flight
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = deque()
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - by)
+        y = (stage.forward if way == "F" else stage.backward)(number, x)
+        if 0 <= rank + by <= last:
+            sent.append(dist.isend(y, rank + by))
+        while len(sent) > 8:
+            sent.popleft().wait()
+    for handle in sent:
+        handle.wait()
+
+
+# %% run_stage: a-barrier-at-the-end
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = deque()
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - by)
+        y = (stage.forward if way == "F" else stage.backward)(number, x)
+        if 0 <= rank + by <= last:
+            sent.append(dist.isend(y, rank + by))
+        if len(sent) > 2:
+            sent.popleft().wait()
+    while sent:
+        sent.popleft().wait()
+    dist.barrier()
+
+
+# %% run_stage: drops-what-is-completed
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = []
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - by)
+        y = (stage.forward if way == "F" else stage.backward)(number, x)
+        if 0 <= rank + by <= last:
+            sent.append(dist.isend(y, rank + by))
+        sent = [handle for handle in sent if not handle.is_completed()]
+    for handle in sent:
+        handle.wait()
+
+
+# %% run_stage: outputs-by-number
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent, outputs = deque(), {}
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - by)
+        outputs[step] = (stage.forward if way == "F" else stage.backward)(number, x)
+        if 0 <= rank + by <= last:
+            sent.append(dist.isend(outputs[step], rank + by))
+        if len(sent) > 2:
+            sent.popleft().wait()
+    while sent:
+        sent.popleft().wait()
+
+
+# %% train_step: no-rank-alone
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank == 0:
+            y = layer(x)
+            dist.send(y.detach(), 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, 1)
+            y.backward(grad)
+            continue
+        x = torch.empty_like(inputs[0])
+        dist.recv(x, rank - 1)
+        x.requires_grad_()
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, target) / m
+            loss.backward()
+            total += loss.item()
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        dist.send(x.grad, rank - 1)
+    return total
+
+
+# %% train_step: the-last-loss-alone
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, target)
+            (loss / len(inputs)).backward()
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return loss.item() if rank == n - 1 else None
+
+
+# %% train_step: the-last-rank-goes-backwards
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    xs, ys, sent, total = [], [], [], 0.0
+    for x in inputs:
+        if rank > 0:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            sent.append(dist.isend(y.detach(), rank + 1))
+        xs.append(x)
+        ys.append(y)
+    numbers = range(m) if rank < n - 1 else reversed(range(m))
+    for i in numbers:
+        if rank == n - 1:
+            loss = mse_loss(ys[i], targets[i]) / m
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(ys[i])
+            dist.recv(grad, rank + 1)
+            ys[i].backward(grad)
+        if rank > 0:
+            sent.append(dist.isend(xs[i].grad, rank - 1))
+    for handle in sent:
+        handle.wait()
+    return total
+
+
+# %% train_step: shared-by-the-ranks
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, target) / m
+            total += loss.item()
+            (loss / n).backward()
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total
+
+
+# %% train_step: reduces-the-gradients
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, target) / m
+            total += loss.item()
+            loss.backward()
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    for p in layer.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= n
+    return total
+
+
+# %% split_backward: later-without-the-gradient
+def split_backward(y, x, weights, grad):
+    of_x = torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+    return of_x, lambda: y.sum().backward(inputs=weights)
+
+
+# %% split_backward: there-must-be-a-grad
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        with torch.no_grad():
+            for w, g in zip(weights, torch.autograd.grad(y, weights, grad)):
+                w.grad += g
+
+    return of_x, later
+
+
+# %% interleaved: one-more-ahead
+def interleaved(rank, ranks, chunks, microbatches):
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = [f"F{m}.{c}" for m, c in order]
+    backwards = [f"B{m}.{chunks - 1 - c}" for m, c in order]
+    ahead = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank) + 1, len(forwards))
+    steps = forwards[:ahead]
+    for f, b in zip(forwards[ahead:], backwards):
+        steps += [f, b]
+    return steps + backwards[len(forwards) - ahead :]
+
+
+# %% interleaved: backwards-not-in-groups
+def interleaved(rank, ranks, chunks, microbatches):
+    forwards = [f"F{m}.{c}" for m, c in in_groups(ranks, chunks, microbatches)]
+    backwards = [f"B{m}.{c}" for m in range(microbatches) for c in reversed(range(chunks))]
+    ahead = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(forwards))
+    steps = forwards[:ahead]
+    for f, b in zip(forwards[ahead:], backwards):
+        steps += [f, b]
+    return steps + backwards[len(forwards) - ahead :]
+
+
+# %% interleaved: chunk-before-microbatch
+def interleaved(rank, ranks, chunks, microbatches):
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = [f"F{c}.{m}" for m, c in order]
+    backwards = [f"B{chunks - 1 - c}.{m}" for m, c in order]
+    ahead = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(forwards))
+    steps = forwards[:ahead]
+    for f, b in zip(forwards[ahead:], backwards):
+        steps += [f, b]
+    return steps + backwards[len(forwards) - ahead :]
+
+
+# %% zero_bubble: one-later-than-that
+def zero_bubble(stage, stages, microbatches):
+    ahead, late = stages - stage - 1, stage + 1
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches):
+        if ahead + i < microbatches:
+            steps.append(f"F{ahead + i}")
+        steps.append(f"B{i}")
+        if i >= late:
+            steps.append(f"W{i - late}")
+    return steps + [f"W{i}" for i in range(microbatches - late, microbatches)]
+
+
+# %% zero_bubble: put-off-by-stages-behind
+def zero_bubble(stage, stages, microbatches):
+    ahead = late = stages - stage - 1
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches):
+        if ahead + i < microbatches:
+            steps.append(f"F{ahead + i}")
+        steps.append(f"B{i}")
+        if i >= late:
+            steps.append(f"W{i - late}")
+    return steps + [f"W{i}" for i in range(microbatches - late, microbatches)]
+
+
+# %% most_kept: longest-stay
+def most_kept(steps):
+    place = {step: at for at, step in enumerate(steps)}
+    return max((place["B" + one[1:]] - at for one, at in place.items() if one[0] == "F"), default=0)
+
+
+# %% most_kept: a-set-of-first-digits
+def most_kept(steps):
+    kept, most = set(), 0
+    for step in steps:
+        if step[0] == "F":
+            kept.add(step[1])
+        else:
+            kept.discard(step[1])
+        most = max(most, len(kept))
+    return most
+
+
+# %% one_f_one_b: of-four-stages
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(3 - stage, microbatches)
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches - ahead):
+        steps += [f"F{ahead + i}", f"B{i}"]
+    return steps + [f"B{i}" for i in range(microbatches - ahead, microbatches)]
+
+
+# %% one_f_one_b: backward-of-the-newest-in-turn
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stages - stage - 1, microbatches)
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(ahead, microbatches):
+        steps += [f"F{i}", f"B{i}"]
+    return steps + [f"B{i}" for i in range(ahead)]
+
+
+# %% run_stage: ones-of-four-numbers
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = deque()
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = inputs[number] if way == "F" else torch.ones(4)
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - by)
+        y = (stage.forward if way == "F" else stage.backward)(number, x)
+        if 0 <= rank + by <= last:
+            sent.append(dist.isend(y, rank + by))
+        if len(sent) > 2:
+            sent.popleft().wait()
+    while sent:
+        sent.popleft().wait()
+
+
+# %% run_stage: from-whoever-sends
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    sent = deque()
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x)
+        y = (stage.forward if way == "F" else stage.backward)(number, x)
+        if 0 <= rank + by <= last:
+            sent.append(dist.isend(y, rank + by))
+        if len(sent) > 2:
+            sent.popleft().wait()
+    while sent:
+        sent.popleft().wait()
+
+
+# %% run_stage: the-last-handle-alone
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    handle = None
+    for step in order:
+        way, number = step[0], int(step[1:])
+        by = 1 if way == "F" else -1
+        x = inputs[number] if way == "F" else torch.ones_like(inputs[number])
+        if 0 <= rank - by <= last:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - by)
+        y = (stage.forward if way == "F" else stage.backward)(number, x)
+        if 0 <= rank + by <= last:
+            handle = dist.isend(y, rank + by)
+    if handle is not None:
+        handle.wait()
+
+
+# %% train_step: sums-of-squares
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, target, reduction="sum") / len(inputs)
+            loss.backward()
+            total += loss.item()
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return total
+
+
+# %% train_step: mean-of-the-mean
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, target) / m
+            loss.backward()
+            total += loss.item()
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    for p in layer.parameters():
+        p.grad /= m
+    return total
+
+
+# %% train_step: returned-by-the-first
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    total = 0.0
+    for x, target in zip(inputs, targets):
+        if rank > 0:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank == n - 1:
+            loss = mse_loss(y, target) / m
+            loss.backward()
+            total += loss.item()
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    if rank == 0:
+        return total
+
+
+# %% train_step: received-into-one-tensor
+def train_step(layer, inputs, targets):
+    rank, n, m = dist.get_rank(), dist.get_world_size(), len(inputs)
+    buffer, xs, ys, sent, total = torch.empty_like(inputs[0]), [], [], [], 0.0
+    for x in inputs:
+        if rank > 0:
+            dist.recv(buffer, rank - 1)
+            x = buffer.detach().requires_grad_()
+        xs.append(x)
+        ys.append(layer(x))
+        if rank < n - 1:
+            sent.append(dist.isend(ys[-1].detach(), rank + 1))
+    for x, y, target in zip(xs, ys, targets):
+        if rank == n - 1:
+            loss = mse_loss(y, target) / m
+            loss.backward()
+            total += loss.item()
+        else:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        if rank > 0:
+            sent.append(dist.isend(x.grad, rank - 1))
+    for handle in sent:
+        handle.wait()
+    return total
+
+
+# %% split_backward: only-where-there-is-none
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        for w, g in zip(weights, torch.autograd.grad(y, weights, grad)):
+            if w.grad is None:
+                w.grad = g
+
+    return of_x, later
+
+
+# %% split_backward: graph-is-gone
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad)
+
+    def later():
+        torch.autograd.backward(y, grad, inputs=weights)
+
+    return of_x, later
+
+
+# %% interleaved: filled-from-the-other-end
+def interleaved(rank, ranks, chunks, microbatches):
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = [f"F{m}.{c}" for m, c in order]
+    backwards = [f"B{m}.{chunks - 1 - c}" for m, c in order]
+    ahead = min((chunks - 1) * ranks + 2 * rank, len(forwards))
+    steps = forwards[:ahead]
+    for f, b in zip(forwards[ahead:], backwards):
+        steps += [f, b]
+    return steps + backwards[len(forwards) - ahead :]
+
+
+# %% interleaved: of-two-chunks
+def interleaved(rank, ranks, chunks, microbatches):
+    order = in_groups(ranks, chunks, microbatches)
+    forwards = [f"F{m}.{c}" for m, c in order]
+    backwards = [f"B{m}.{1 - c}" for m, c in order]
+    ahead = min(ranks + 2 * (ranks - 1 - rank), len(forwards))
+    steps = forwards[:ahead]
+    for f, b in zip(forwards[ahead:], backwards):
+        steps += [f, b]
+    return steps + backwards[len(forwards) - ahead :]
+
+
+# %% zero_bubble: one-forward-too-many
+def zero_bubble(stage, stages, microbatches):
+    ahead = stages - stage
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches):
+        if ahead + i < microbatches:
+            steps.append(f"F{ahead + i}")
+        steps.append(f"B{i}")
+        if i >= stage:
+            steps.append(f"W{i - stage}")
+    return steps + [f"W{i}" for i in range(microbatches - stage, microbatches)]
+
+
+# %% zero_bubble: weights-before-their-backward
+def zero_bubble(stage, stages, microbatches):
+    ahead = stages - stage - 1
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches):
+        if ahead + i < microbatches:
+            steps.append(f"F{ahead + i}")
+        if i >= stage:
+            steps.append(f"W{i - stage}")
+        steps.append(f"B{i}")
+    return steps + [f"W{i}" for i in range(microbatches - stage, microbatches)]

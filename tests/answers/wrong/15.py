@@ -1105,3 +1105,204 @@ def tree_all_reduce(x):
         if rank + d < n:
             dist.send(x, rank + d)
         d //= 2
+
+
+# %% ring_seconds: one-alpha-for-all
+def ring_seconds(n, nbytes, alpha, beta):
+    if n == 1:
+        return 0.0
+    return alpha + beta * 2 * (n - 1) / n * nbytes
+
+
+# %% ring_seconds: once-around-is-n
+def ring_seconds(n, nbytes, alpha, beta):
+    if n == 1:
+        return 0
+    return 2 * n * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: first-half-only
+def ring_seconds(n, nbytes, alpha, beta):
+    chunk = nbytes / n
+    return sum(alpha + beta * chunk for _ in range(n - 1))
+
+
+# %% crossing: one-round-more
+def crossing(n, alpha, beta):
+    rounds = n.bit_length()
+    return alpha * (2 * (n - 1) - rounds) / (beta * (rounds - 2 * (n - 1) / n))
+
+
+# %% crossing: rounded-up
+def crossing(n, alpha, beta):
+    rounds = math.log2(n)
+    return math.ceil((2 * (n - 1) - rounds) * alpha / (rounds - 2 * (n - 1) / n) / beta)
+
+
+# %% crossing: with-the-tree
+def crossing(n, alpha, beta):
+    rounds = 2 * math.log2(n)
+    return alpha * (2 * (n - 1) - rounds) / (beta * (rounds - 2 * (n - 1) / n))
+
+
+# %% crossing: bandwidth-for-beta
+def crossing(n, alpha, beta):
+    rounds = math.log2(n)
+    return alpha * beta * (2 * (n - 1) - rounds) / (rounds - 2 * (n - 1) / n)
+
+
+# %% node_traffic: each-hop-once
+def node_traffic(rings, node_of, nbytes):
+    hops = {}
+    for ring in rings:
+        for at, a in enumerate(ring):
+            b = ring[(at + 1) % len(ring)]
+            hops[a, b] = 2 * (len(ring) - 1) / len(ring) * nbytes
+    out = defaultdict(int)
+    for (a, b), sent in hops.items():
+        if node_of[a] != node_of[b]:
+            out[node_of[a]] += sent
+    return max(out.values(), default=0)
+
+
+# %% node_traffic: busiest-ring
+def node_traffic(rings, node_of, nbytes):
+    most = 0
+    for ring in rings:
+        share = 2 * (len(ring) - 1) / len(ring) * nbytes
+        out = Counter(
+            node_of[a] for a, b in zip(ring, ring[1:] + ring[:1]) if node_of[a] != node_of[b]
+        )
+        most = max([most, *(count * share for count in out.values())])
+    return most
+
+
+# %% node_traffic: something-leaves-always
+def node_traffic(rings, node_of, nbytes):
+    out = defaultdict(float)
+    for ring in rings:
+        for a, b in zip(ring, [*ring[1:], ring[0]]):
+            if node_of[a] != node_of[b]:
+                out[node_of[a]] += 2 * nbytes * (len(ring) - 1) / len(ring)
+    return max(out.values())
+
+
+# %% hierarchical_all_reduce: place-by-the-global-rank
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(inside)
+    place = dist.get_rank() % g
+    dist.all_reduce(x, group=inside)
+    parts = list(x.chunk(g))
+    dist.all_reduce(parts[place], group=across)
+    everyone = [torch.empty_like(part) for part in parts]
+    dist.all_gather(everyone, parts[place].clone(), group=inside)
+    x.copy_(torch.cat(everyone))
+
+
+# %% hierarchical_all_reduce: a-new-x
+def hierarchical_all_reduce(x, inside, across):
+    g, place = dist.get_world_size(inside), dist.get_rank(inside)
+    dist.all_reduce(x, group=inside)
+    mine = x.chunk(g)[place].clone()
+    dist.all_reduce(mine, group=across)
+    parts = [torch.empty_like(mine) for _ in range(g)]
+    dist.all_gather(parts, mine, group=inside)
+    x = torch.cat(parts)
+    return x
+
+
+# %% hierarchical_all_reduce: parts-of-float32
+def hierarchical_all_reduce(x, inside, across):
+    g, place = dist.get_world_size(inside), dist.get_rank(inside)
+    dist.all_reduce(x, group=inside)
+    mine = x.chunk(g)[place].float()
+    dist.all_reduce(mine, group=across)
+    parts = [torch.empty_like(mine) for _ in range(g)]
+    dist.all_gather(parts, mine, group=inside)
+    x.copy_(torch.cat(parts))
+
+
+# %% hierarchical_all_reduce: two-ranks-a-node
+def hierarchical_all_reduce(x, inside, across):
+    place = dist.get_rank(inside)
+    dist.all_reduce(x, group=inside)
+    mine = x.chunk(2)[place].clone()
+    dist.all_reduce(mine, group=across)
+    parts = [torch.empty_like(mine) for _ in range(2)]
+    dist.all_gather(parts, mine, group=inside)
+    x.copy_(torch.cat(parts))
+
+
+# %% hierarchical_all_reduce: a-copy-goes-across
+def hierarchical_all_reduce(x, inside, across):
+    g, place = dist.get_world_size(inside), dist.get_rank(inside)
+    dist.all_reduce(x, group=inside)
+    parts = list(x.chunk(g))
+    dist.all_reduce(parts[place].clone(), group=across)
+    for number, part in enumerate(parts):
+        dist.broadcast(part, dist.get_global_rank(inside, number), group=inside)
+
+
+# %% step_seconds: never-below-zero
+def step_seconds(known, n):
+    (n1, t1), (n2, t2) = known.items()
+    work = (t1 - t2) / (1 / n1 - 1 / n2)
+    return work / n + max(0, t1 - work / n1)
+
+
+# %% step_seconds: straight-in-n
+def step_seconds(known, n):
+    (n1, t1), (n2, t2) = sorted(known.items())
+    return t1 + (n - n1) / (n2 - n1) * (t2 - t1)
+
+
+# %% step_seconds: four-times-as-many
+def step_seconds(known, n):
+    small, large = sorted(known)
+    fixed = (4 * known[large] - known[small]) / 3
+    return (known[small] - fixed) * small / n + fixed
+
+
+# %% step_seconds: shared-without-rest
+def step_seconds(known, n):
+    near = min(known, key=lambda gpus: abs(gpus - n))
+    return known[near] * near / n
+
+
+# %% tree_all_reduce: a-default-buffer
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty(x.shape)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+            break
+        if rank + d < n:
+            dist.recv(buffer, rank + d)
+            x += buffer.to(x.dtype)
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+
+
+# %% tree_all_reduce: x-under-a-new-name
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+            break
+        if rank + d < n:
+            dist.recv(buffer, rank + d)
+            x = x + buffer
+    for d in reversed(distances):
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)
+    return x

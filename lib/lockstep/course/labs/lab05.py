@@ -55,6 +55,13 @@ class Graphs:
         return sum(counters["graph_break"].values())
 
     @property
+    def reason(self) -> str:
+        """Dynamo's words for the first graph break, their first line; "" without one."""
+        from torch._dynamo.utils import counters
+
+        return next(iter(counters["graph_break"]), "").partition("\n")[0]
+
+    @property
     def calls(self) -> list[int]:
         """The number of calls in each graph."""
         return [sum(node.op.startswith("call") for node in graph.nodes) for graph in self.graphs]
@@ -131,7 +138,8 @@ def _captured(answer: Any, batches: Sequence[Tensor]) -> Noted:
         for x in batches:
             values.append(answer(make(x)))
             counts.append(len(graphs.graphs))
-    return Noted(values, {"first": counts[0], "graphs": counts[-1], "breaks": graphs.breaks})
+    noted = {"first": counts[0], "graphs": counts[-1], "breaks": graphs.breaks}
+    return Noted(values, noted | {"reason": graphs.reason})
 
 
 @judged("adjust", lab="05", play=_captured, silent=True)

@@ -42,6 +42,15 @@ def _host_waits(run: Run, rank: int) -> Any:
     return bool(waits) and {"call": waits[0]}
 
 
+def _races() -> list[str]:
+    return [str(one).splitlines()[0] for one in virtual.races()]
+
+
+def _race(run: Run, rank: int) -> Any:
+    races = run.noted[rank]["races"]
+    return bool(races) and {"race": races[0]}
+
+
 def in_capture(run: Run, rank: int) -> Any:
     """The answer raised because something may not be captured."""
     said = [one.message for one in run.job.failures]
@@ -135,7 +144,9 @@ def _captured(answer: Any, first: Tensor, others: list[Tensor], in_one: bool) ->
         results = [*map(on_host, got)] if takes(run, x) else None
         found = [results, on_host(x), [*map(on_host, news)]]
         made, static = _calls(list(virtual.trace()), begin, end), on_host(static)
+        races = _races()
     noted = {**_counted(made), "steps": len(news), "again": calls - built, "static": static}
+    noted["races"] = races
     noted["launches"] -= 2 * in_one * len(news)
     return Noted(found, noted)
 
@@ -187,6 +198,7 @@ def _same_result(run: Run, rank: int) -> Any:
 
 
 captured.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
+captured.shows("race", _race)
 captured.shows("changes-x", _changed_x)
 captured.shows("changes-new", lambda run, rank: not same(run.got(rank)[2], run.trial.others))
 captured.shows("stale-input", _never_copied_in)
@@ -195,6 +207,7 @@ captured.fails("no-warm-up", in_capture)
 captured.fails("torch-cuda", torch_cuda)
 captured.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
 captured.demands("captures-again", lambda run, rank: run.noted[rank]["again"] > 0)
+captured.demands("race", _race)
 captured.demands("host-waits", _host_waits)
 captured.demands(
     "many-launches",
@@ -247,8 +260,9 @@ def _training(answer: Any, start: list[float], batches: list[Batch], rate: float
         cuda.synchronize()
         plain = [float(on_host(one)) if hasattr(one, "cpu") else one for one in losses]
         found = [plain if takes(step, *given[0]) else None, weights()]
-        made = _calls(list(virtual.trace()), begin, end)
-    return Noted(found, {**_counted(made), "steps": len(losses), "before": before})
+        made, races = _calls(list(virtual.trace()), begin, end), _races()
+    noted = {**_counted(made), "steps": len(losses), "before": before, "races": races}
+    return Noted(found, noted)
 
 
 def _descent(
@@ -329,6 +343,7 @@ def _added_up(run: Run, rank: int) -> Any:
 
 
 graphed_training.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
+graphed_training.shows("race", _race)
 graphed_training.shows(
     "trained-by-warm-up",
     lambda run, rank: not _near(run.noted[rank]["before"], run.trial.start),
@@ -342,6 +357,7 @@ graphed_training.demands(
     "nearly-restored", lambda run, rank: run.noted[rank]["before"] != run.trial.start
 )
 graphed_training.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
+graphed_training.demands("race", _race)
 graphed_training.demands("host-waits", _host_waits)
 graphed_training.demands(
     "many-launches",
@@ -469,7 +485,7 @@ def _by_size(answer: Any, sizes: list[int], inputs: list[Tensor]) -> Noted:
         end, after = virtual.perf_counter(), calls - built
         found = [*map(on_host, kept)] if takes(run, given[0]) else None
         slices = list(virtual.trace())
-        made = _calls(slices, begin, end)
+        made, races = _calls(slices, begin, end), _races()
     products = [
         int(one.name.split()[1].split("×")[0])
         for one in sorted(slices, key=lambda one: one.start)
@@ -482,6 +498,7 @@ def _by_size(answer: Any, sizes: list[int], inputs: list[Tensor]) -> Noted:
         "again": after,
         "pools": pools,
         "rows": products,
+        "races": races,
         "right_at_once": len(right) == len(inputs) and all(right),
     }
     return Noted(found, noted)
@@ -534,6 +551,7 @@ def _other_size(run: Run, rank: int) -> Any:
 
 
 by_size.shows("no-replay", lambda run, rank: not run.noted[rank]["graphs"])
+by_size.shows("race", _race)
 by_size.shows("overwritten", lambda run, rank: run.noted[rank]["right_at_once"])
 by_size.fails("no-warm-up", in_capture)
 by_size.fails("torch-cuda", torch_cuda)
@@ -547,6 +565,7 @@ by_size.fails(
         for one in run.job.failures
     ),
 )
+by_size.demands("race", _race)
 by_size.demands("no-graph", lambda run, rank: not run.noted[rank]["graphs"])
 by_size.demands("captures-again", lambda run, rank: run.noted[rank]["again"] > 0)
 by_size.demands("other-size", _other_size)

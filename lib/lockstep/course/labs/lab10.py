@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...base.formatting import counted
+from ...calls.record import ANY_SOURCE
 from ...models import pipeline
 from ..judging import Noted, Number, Run, Tensor, Trial, judged, numbers_in, same, takes
 from ..judging.values import make, show
@@ -381,6 +382,13 @@ def _given(run: Run, rank: int) -> Any:
     return {"step": step, "given": show(x), "wanted": show(other)}
 
 
+def _from_anybody(run: Run, rank: int) -> Any:
+    """A receive from whoever sends first, of a rank that has two neighbours."""
+    middle = range(1, run.nproc - 1)
+    calls = [call for one in middle for call in run.receives(one) if call.peer == ANY_SOURCE]
+    return bool(calls) and {"call": calls[0], "whose": calls[0].rank, "contrast": ""}
+
+
 def _where_given(sign: Callable[[Run, int], Any]) -> Callable[[Run, int], Any]:
     """Only of ranks whose stage was given something wrong, at the right steps."""
     return lambda run, rank: (
@@ -413,10 +421,12 @@ def _hoards(run: Run, rank: int) -> Any:
 
 run_stage.fails("ring", _without_ends)
 run_stage.fails("too-small", too_small)
+run_stage.fails("from-anybody", _from_anybody)
 run_stage.fails("nothing-sent-on", _nothing_sent)
 run_stage.fails("blocking-sends", _blocking_sends)
 run_stage.fails("both-receive", _neighbours_receive)
 run_stage.shows("own-order", _own_order)
+run_stage.shows("from-anybody", _from_anybody)
 run_stage.shows("one-buffer", _overwritten)
 run_stage.shows("last-gradient", _where_given(_last_gradient))
 run_stage.shows("first-input", _where_given(_first_input))

@@ -251,6 +251,13 @@ def _too_much_across(run: Run, rank: int) -> Any:
     return sent > enough and {"sent": sent, "enough": enough, "contrast": ""}
 
 
+def _other_parts(run: Run, rank: int) -> Any:
+    """Whether x was cut into fewer parts than a node has ranks."""
+    size, sent = run.trial.size, _across_bytes(run, rank)
+    cut = 0 < sent < size and size % sent == 0
+    return cut and _too_much_across(run, rank) and {"parts": size // sent, "contrast": ""}
+
+
 def _swapped(run: Run, rank: int) -> Any:
     """Whether x was cut across nodes, and inside its parts were added up, if it came to that."""
     across = {call.operation.split("_tensor")[0] for call in _across(run, rank)}
@@ -268,14 +275,32 @@ def _leaders_only(run: Run, rank: int) -> Any:
     return busy == [rank] and _too_much_across(run, rank)
 
 
-def _part_only(run: Run, rank: int) -> Any:
-    """Whether a rank has the sum in some parts of x, and that of its node in the others."""
+def _added(run: Run, rank: int) -> list[list[int]]:
+    """Of each number of x which ranks' are added up in it; none where one is not such a sum."""
     numbers: Numbers = run.trial.numbers
     made = [numbers.made_of(got, at) for at, got in enumerate(run.got(rank).numbers)]
+    if not all(one and max(one[1].values()) == 1 for one in made):
+        return []
+    return [ranks_in((one[0] - at, dict(one[1]))) for at, one in enumerate(made) if one]
+
+
+def _part_only(run: Run, rank: int) -> Any:
+    """Whether a rank has the sum in some parts of x, and that of its node in the others."""
     everybody, node = list(run.ranks), sorted(run.trial.node[rank])
-    members = [ranks_in((one[0] - at, dict(one[1]))) if one else [] for at, one in enumerate(made)]
-    once = all(one and max(one[1].values()) == 1 for one in made)
-    return once and members.count(everybody) > 0 and all(m in (everybody, node) for m in members)
+    added = _added(run, rank)
+    return everybody in added and all(one in (everybody, node) for one in added)
+
+
+def _only_inside(run: Run, rank: int) -> bool:
+    """Whether a rank has the sum of its node."""
+    added = _added(run, rank)
+    return bool(added) and all(one == sorted(run.trial.node[rank]) for one in added)
+
+
+def _came_elsewhere(run: Run, rank: int) -> Any:
+    """Whether nothing of what was done across nodes is in x."""
+    calls = _across(run, rank)
+    return bool(calls) and _only_inside(run, rank) and {"call": calls[0]}
 
 
 def _went_on(run: Run, rank: int) -> Any:
@@ -292,16 +317,21 @@ def _raised(words: str) -> Callable[[Run, int], bool]:
 hierarchical.fails("swapped", _swapped)
 hierarchical.fails("parts-of-another-group", _raised("tensor list size"))
 hierarchical.fails("no-global-rank", _raised("is not part of group"))
+hierarchical.fails("other-parts", _other_parts)
 hierarchical.fails("all-of-it-across", _too_much_across)
 add_signs_of_sums(hierarchical)
 hierarchical.shows("went-on", _went_on)
+hierarchical.shows("came-elsewhere", _came_elsewhere)
+hierarchical.shows("only-inside", _only_inside)
 hierarchical.shows("part-only", _part_only)
 hierarchical.shows("whole-world", _whole_world)
 hierarchical.shows("swapped", _swapped)
+hierarchical.shows("other-parts", _other_parts)
 hierarchical.shows("all-of-it-across", _too_much_across)
 hierarchical.demands("whole-world", _whole_world)
 hierarchical.demands("leaders-only", _leaders_only)
 hierarchical.demands("swapped", _swapped)
+hierarchical.demands("other-parts", _other_parts)
 hierarchical.demands("all-of-it-across", _too_much_across)
 
 
