@@ -260,6 +260,19 @@ def test_the_name_that_was_meant():
     assert str(lockstep.check("avrage", None)).endswith("'avrage'; did you mean 'average'?")
 
 
+def test_what_stands_in_backticks_is_code():
+    hints = ("call `wait()`", "two", "three")
+
+    @checks.exercise("ticks", lab="99", hints=hints)
+    def check(*_):
+        raise checks.WrongAnswer("late", "call `wait()` on `work`, not `<x>`")
+
+    outcome = html(lockstep.check("ticks", 1))
+    assert [one.text for one in outcome.iter("code")][:4] == ["wait()", "work", "<x>", "wait()"]
+    assert [one.text for one in html(lockstep.hint("ticks")).iter("code")] == ["wait()"]
+    assert "`" not in said(outcome)
+
+
 def test_html_of_a_hint(tiny):
     assert said(html(lockstep.hint(tiny))) == f"hint 1 of 3: {ATTACK}"
 

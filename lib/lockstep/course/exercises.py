@@ -13,6 +13,7 @@ import html
 import json
 import linecache
 import random
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -128,7 +129,7 @@ class CheckOutcome:
         }[self.verdict]
         repeat = f" (seed {self.seed})" if self.verdict == TRY_AGAIN else ""
         first, *report = self.hint.split("\n", 1)  # a hint is one line, what ranks did is more
-        said = [f"<div>{html.escape(text)}</div>" for text in (first, self.note) if text]
+        said = [f"<div>{_as_html(text)}</div>" for text in (first, self.note) if text]
         if report:
             said.insert(1, f'<pre style="{_WRAP}">{html.escape(report[0])}</pre>')
         box = (
@@ -146,7 +147,7 @@ class CheckOutcome:
         for number, text in reversed([*enumerate(self.hints, 1)]):
             inner = (
                 f"<details><summary>Hint {number} of {len(self.hints)}</summary>"
-                f'<div style="padding:2px 0 6px 16px">{html.escape(text)}</div>{inner}</details>'
+                f'<div style="padding:2px 0 6px 16px">{_as_html(text)}</div>{inner}</details>'
             )
         return inner if self.hints else ""
 
@@ -236,7 +237,7 @@ class Hint:
         return self.text
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": self.text, "text/html": f"<div>{html.escape(self.text)}</div>"}
+        return {"text/plain": self.text, "text/html": f"<div>{_as_html(self.text)}</div>"}
 
 
 def hint(name: str, level: int | None = None) -> Hint:
@@ -320,6 +321,11 @@ def shown() -> set[str]:
 def borrowed(name: str, answer: Any) -> None:
     """Note that this answer has the course's in it, and is not the learner's own."""
     _given[name] = answer
+
+
+def _as_html(text: str) -> str:
+    """Return a hint as HTML: what stands in backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _unknown(name: str) -> str:
