@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from . import (
     backends,
+    capstone,
     claims,
     cold_start,
     compile,
@@ -67,6 +68,7 @@ EXPERIMENTS = (
     unchanged.EXPERIMENT,
     known.EXPERIMENT,
     course.EXPERIMENT,
+    capstone.EXPERIMENT,
 )
 
 
