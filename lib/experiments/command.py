@@ -27,6 +27,7 @@ from . import (
     faults,
     foreign,
     graph_rules,
+    kills,
     known,
     launching,
     manifest,
@@ -69,6 +70,7 @@ EXPERIMENTS = (
     known.EXPERIMENT,
     course.EXPERIMENT,
     capstone.EXPERIMENT,
+    kills.EXPERIMENT,
 )
 
 
