@@ -848,7 +848,7 @@ def go_on(dead, samples):
     x.fill_(each)
     dist.all_reduce(x)
     store.set("over", "")
-    then = f"rank {dist.get_rank()} of those that were {left}"
+    then = f"rank {dist.get_rank()} of {left}"
     return {"samples": first, "then": then, "each": each, "all": int(x.item())}
 
 

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 14 · Capstone: a mixture-of-experts step, made fast
 #
-# **Two sittings, 70 and 70 minutes · needs: CPU** (the same cells use NCCL on GPUs; without four GPUs, virtual ones give
+# **Two sittings, 70 and 75 minutes · needs: CPU** (the same cells use NCCL on GPUs; without four GPUs, virtual ones give
 # the times), and in the end as long as you like: you make a program of your own fast
 #
 # A model is trained here whose experts are cut over the ranks. Its program is right, and slow in eight ways, all of
