@@ -1191,16 +1191,16 @@ lockstep.claim(
 prediction = 15 * 8192**2 * 2 / 55e9 * 1e3  # a copy takes longer than a product
 
 # %% id="fetching"
-recording = lockstep.recorded("memory/fetching-h200.json")
-passes = recording.content["ways"]
+fetched = lockstep.recorded("memory/fetching-h200.json")
+passes = fetched.content["ways"]
 rows = []
 for way, some in passes.items():
     times = (f"{one['seconds'] * 1e3:.1f}" for one in some)
     rows.append([way, *times, f"{some[0]['peak'] / GB:.2f}"])
 columns = ["weights", *(f"{one['rows']:,} rows, ms" for one in some)]
 columns.append("peak of the first, GB")
-title, stamp = "Forward and back through eight products", recording.stamp
-display(lockstep.table(title, columns, rows, stamp=stamp))
+title = "Forward and back through eight products"
+display(lockstep.table(title, columns, rows, stamp=fetched.stamp))
 took = passes["ahead"][0]["seconds"] * 1e3
 lockstep.compare(prediction, measured=took, unit="ms")
 
@@ -1228,7 +1228,7 @@ lockstep.claim(
     guess=guess,
     verdict="holds" if min(by_hand, by_fsdp) > 0.5 else "depends",
     because=f"of it {by_hand:.0%} is hidden by hand, {by_fsdp:.0%} by FSDP2",
-    stamp=stamp,
+    stamp=fetched.stamp,
 )
 
 # %% [markdown] id="overlaps-explained"
