@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import defaultdict
-from itertools import permutations
+from dataclasses import replace
+from itertools import pairwise, permutations
 from typing import NamedTuple
 
 import lockstep
 import pytest
+import torch
 from lockstep import virtual
+from lockstep.course.capstone.needs import Observed, by_launch
 from lockstep.course.capstone.overlap import Overlap, overlap
 from lockstep.trace import Collective, Kind, Slice, Trace
 from lockstep.trace.slices import DEVICE_KINDS
@@ -173,3 +177,66 @@ def test_the_virtual_device_knows_what_needs_what(ranks):
     assert (none, as_much) == (0, 1) and same == pytest.approx(least, rel=0.1)
     none, nothing, least, whole = found("needs")
     assert none == nothing == 0 and least == whole
+
+
+# ── On real GPUs ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_operation_needs_what_wrote_last_to_its_memory():
+    x, y = torch.ones(4, 4), torch.ones(4, 4)
+    with Observed() as seen:
+        first = x @ x  # 0
+        other = y @ y  # 1
+        first.add_(1)  # 2: in place
+        row = first[0]  # 3: a view, which reads nothing
+        row.mul_(2)  # 4: a part of it, so that what 2 wrote is still there
+        added = first + other  # 5
+        empty = torch.empty_like(added)  # 6: reads nothing
+        empty.copy_(added)  # 7
+        first.zero_()  # 8: all of it
+        _ = first + y  # 9
+    assert seen.needs == [
+        set(), set(), {0}, set(), {2}, {1, 2, 4}, set(), {5}, {2, 4}, {8},
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def on_h200s():
+    """Two steps of the mended program on two H200s, as they were recorded."""
+    recording = lockstep.recorded("traces/capstone-h200-x2")
+    trace = Trace.load(recording.path, stamp=recording.stamp)
+    numbered = json.loads(lockstep.recorded("capstone/needs-h200-x2.json").path.read_bytes())
+    needs = {
+        rank: by_launch(trace.select(trace.where(rank=rank)), numbered[str(rank)])
+        for rank in trace.ranks
+    }
+    return trace, needs
+
+
+def test_what_real_gpus_could_hide_lies_between_what_chains_and_free_ones_could(on_h200s):
+    trace, needs = on_h200s
+    chained = {}
+    nothing: dict[int, dict[int, set[int]]] = {rank: {} for rank in trace.ranks}
+    for rank in trace.ranks:
+        mine = trace.where(*DEVICE_KINDS, rank=rank)
+        launches = dict.fromkeys(trace.correlation[mine[trace.end[mine].argsort()]].tolist())
+        chained[rank] = {one: [before] for before, one in pairwise(launches)}
+    chain, found, free = (overlap(trace, one) for one in (chained, needs, nothing))
+    # Products last so long that they could hide all that is sent: in such a step all is computing.
+    assert chain.hideable == 0 < found.hidden < found.hideable == free.hideable
+    assert free.least == found.least < chain.least
+    # With quicker kernels it matters who needs whom.
+    device = [replace(one, duration=one.duration // (1 + 39 * (one.kind == Kind.COMPUTE)))
+              for one in trace.select(trace.where(*DEVICE_KINDS))]  # fmt: skip
+    found, free = (overlap(Trace.from_slices(device), one) for one in (needs, nothing))
+    assert 0 < found.hideable < 0.9 * free.hideable
+    assert free.least < 0.9 * found.least
+
+
+def test_recorded_cards_hide_something_where_the_program_sends_meanwhile():
+    content = lockstep.recorded("capstone/h200-x2.json").content
+    for turn in content["turns"]:
+        slow, mended = turn["slow"], turn["mended"]
+        assert slow["achieved"] == 0 < mended["achieved"] <= 1
+        for one in (slow, mended):
+            assert one["right"] and max(one["least"], one["bound"]) < one["step"]

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ from lockstep.calls.record import Call, Group
 from lockstep.figures.interactive.messages_of_job import heard
 from lockstep.figures.number_line import number_line
 from lockstep.figures.widget import BROWSER, FILES, Playable, reply
-from lockstep.models import cost, ladder, pipeline
+from lockstep.models import cost, experts, ladder, pipeline
 from lockstep.models.overlap import buckets
 from lockstep.models.rounds import ring
 from playing import Opened, browsing
@@ -393,10 +394,52 @@ def test_a_choice_of_a_learner_that_does_not_fit_is_told() -> None:
         interactive.ladder({"mine": lambda rows, count: [max(rows) - 1]})
 
 
+@pytest.mark.parametrize("placing", experts.PLACINGS)
+@pytest.mark.parametrize(("ranks", "capacity"), [(1, 1.25), (4, 1.25), (4, math.inf), (16, 0.5)])
+def test_the_rows_of_experts_are_those_of_tokens_that_are_drawn(
+    ranks: int, capacity: float, placing: str
+) -> None:
+    tokens, shares, draw = 40_000, experts.popularity(32, 0.5), random.Random(ranks)
+    model = experts.experts(tokens, shares, capacity, ranks, placing)
+    orders = {
+        "in order": [e // (32 // ranks) for e in range(32)],
+        "in turn": [[*range(ranks), *reversed(range(ranks))][e % (2 * ranks)] for e in range(32)],
+    }
+    rows, sent, dropped = [0.0] * ranks, [0.0] * ranks, 0.0
+    for source in range(ranks):
+        asked = Counter(draw.choices(range(32), shares, k=tokens))
+        for expert, many in asked.items():
+            kept = min(many, capacity * tokens / 32)
+            rank = orders[placing][expert]
+            rows[rank] += kept
+            sent[source] += kept if rank != source else 0
+            dropped += many - kept
+    assert model.dropped == pytest.approx(dropped / tokens / ranks, abs=0.005)
+    assert model.rows == pytest.approx(rows, rel=0.02)
+    assert model.sent == pytest.approx(sent, rel=0.02)
+    assert sum(model.rows) == pytest.approx((1 - model.dropped) * tokens * ranks)
+
+
+def test_a_layer_of_experts_takes_as_long_as_its_busiest_rank() -> None:
+    """Twelve rows on two ranks: all but two of them for the first rank's expert."""
+    shares, line = [5 / 6, 1 / 6], cost.Line(1e-3, 1e-3)
+    own = experts.experts(6, shares, math.inf, 2, "in order")
+    assert own.rows == pytest.approx((10, 2)) and own.sent == pytest.approx((1, 5))
+    assert own.exchange(1, line) == pytest.approx(1e-3 + 5e-3)  # rank 0 gets five rows
+    made = interactive.experts(lambda m, n, k: float(m), {"a": line}, ranks=2)
+    lanes = told(made, made.first())["lanes"]
+    (_, first, back), (_, second, _) = (lane["boxes"] for lane in lanes)
+    takes = [float(lane["end"].removesuffix(" s").replace(",", "")) for lane in lanes]
+    lasts = [end - start for start, end, *_ in (first, second)]
+    assert lasts[0] / lasts[1] == pytest.approx(takes[0] / takes[1], rel=0.01)
+    assert first[1] == pytest.approx(back[0])  # nobody is waited for but the first rank
+
+
 MODELS = {
     name: getattr(interactive, name)
     for name in (
-        "checkpoints", "collective", "cost", "ladder", "layer", "overlap", "parts", "pipeline",
+        "checkpoints", "collective", "cost", "experts", "ladder", "layer", "overlap", "parts",
+        "pipeline",
         "ring_attention", "sharding",
     )
 }  # fmt: skip
@@ -416,7 +459,11 @@ def test_one_cell_shows_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "choice", "second"),
-    [("pipeline", "schedule", "1F1B"), ("ring_attention", "parts", "zigzag")],
+    [
+        ("pipeline", "schedule", "1F1B"),
+        ("ring_attention", "parts", "zigzag"),
+        ("experts", "placed", "in turn"),
+    ],
 )
 def test_two_choices_stand_beside_each_other(name: str, choice: str, second: str) -> None:
     made = MODELS[name]()
@@ -458,6 +505,7 @@ STILLS = {
     "sharding": lambda: interactive.sharding(),
     "checkpoints": lambda: interactive.checkpoints(),
     "ladder": lambda: interactive.ladder(),
+    "experts": lambda: interactive.experts(),
 }
 
 

@@ -354,6 +354,25 @@ def test_it_fits_and_its_kinds_have_their_colours(
     seen.page.close()
 
 
+def test_beside_an_open_sidebar_it_keeps_a_width_that_can_be_read(
+    context: playwright.BrowserContext,
+) -> None:
+    """At 420 pixels JupyterLab's sidebar leaves 52 for an output, which then scrolls."""
+    seen = Seen(context, small())
+    seen.page.add_style_tag(content="body{margin:0;width:52px;overflow:hidden}")
+    seen.frame()
+    canvas = seen.page.locator(".ls-plot canvas")
+    before = canvas.bounding_box()
+    assert before and before["width"] > 200
+    root = seen.page.locator(".lockstep-play")
+    root.evaluate("root => (root.parentElement.scrollLeft = 150)")
+    after = canvas.bounding_box()
+    assert after and before["x"] - after["x"] == 150
+    seen.view()
+    assert seen.problems == []
+    seen.page.close()
+
+
 def test_text_of_a_snapshot_becomes_no_html_on_a_page(context: playwright.BrowserContext) -> None:
     one = event("alloc", 0, 8, 0)
     one["frames"] = [{"filename": f"/{NASTY}.py", "name": NASTY, "line": 1}]

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from . import (
     backends,
+    capstone,
     claims,
     cold_start,
     compile,
@@ -26,6 +27,7 @@ from . import (
     faults,
     foreign,
     graph_rules,
+    kills,
     known,
     launching,
     manifest,
@@ -67,6 +69,8 @@ EXPERIMENTS = (
     unchanged.EXPERIMENT,
     known.EXPERIMENT,
     course.EXPERIMENT,
+    capstone.EXPERIMENT,
+    kills.EXPERIMENT,
 )
 
 

@@ -3,8 +3,8 @@
 Ten transformers after two steps of AdamW, by what holds the bytes, and PyTorch's own snapshot of
 one; one of them recomputed in several ways, or with what it saves on the host; a sequence of sizes
 under the allocator's settings; steps of many lengths with little memory to spare; copies beside
-products, weights that are fetched one ahead; and small all-reduces over symmetric memory beside
-NCCL's.
+products, weights that are fetched one ahead, by hand and by FSDP2; memory pools, for what stays and
+for NCCL; and small all-reduces over symmetric memory beside NCCL's.
 """
 
 from __future__ import annotations
@@ -425,6 +425,177 @@ def sharded(on_host: bool) -> dict[str, Any]:
     }
 
 
+BLOCKS, PLACES = 8, 2  # weights of SIDE x SIDE, and places for them on the GPU
+
+
+class Product(nn.Module):
+    """A block of one product."""
+
+    def __init__(self, trained: bool):
+        super().__init__()
+        weight = torch.full((SIDE, SIDE), 1 / SIDE, dtype=torch.bfloat16)
+        self.weight = nn.Parameter(weight, requires_grad=trained)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight)
+
+
+def by_hand(x: torch.Tensor, on_host: list[torch.Tensor], ahead: bool) -> None:
+    """There and back through all weights, as lab 12's `offloaded`, or each fetched when needed."""
+    now, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    order = [*range(BLOCKS), *reversed(range(BLOCKS))]
+    places = [torch.empty_like(on_host[0], device="cuda") for _ in range(PLACES)]
+    free = [now.record_event()] * PLACES
+
+    def fetch(i: int) -> None:
+        free[i % PLACES].wait(side if ahead else now)
+        with torch.cuda.stream(side if ahead else now):
+            places[i % PLACES].copy_(on_host[i], non_blocking=True)
+
+    fetch(0)
+    for step, i in enumerate(order):
+        now.wait_stream(side)
+        last = step + 1 == len(order)
+        if ahead and not last and order[step + 1] != i:
+            fetch(order[step + 1])
+        weight = places[i % PLACES]
+        x = x @ (weight.T if step < BLOCKS else weight)
+        free[i % PLACES] = now.record_event()
+        if not ahead and not last and order[step + 1] != i:
+            fetch(order[step + 1])
+
+
+def resident(x: torch.Tensor, weights: list[torch.Tensor]) -> None:
+    """The same with all weights on the GPU."""
+    for weight in weights:
+        x = x @ weight.T
+    for weight in reversed(weights):
+        x = x @ weight
+
+
+def forward_backward(model: nn.Module, x: torch.Tensor) -> None:
+    y = model(x.requires_grad_())
+    y.backward(torch.ones_like(y))
+    x.grad = None
+    model.zero_grad()
+
+
+def by_fsdp2(trained: bool, prefetches: bool) -> Any:
+    """The same blocks with FSDP2 and their parameters on the host."""
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    blocks: list[Any] = [Product(trained) for _ in range(BLOCKS)]
+    policy = CPUOffloadPolicy()
+    for block in blocks:
+        fully_shard(block, offload_policy=policy)
+    whole = fully_shard(nn.Sequential(*blocks), offload_policy=policy)
+    if prefetches:
+        for at, block in enumerate(blocks):
+            block.set_modules_to_forward_prefetch(blocks[at + 1 : at + 2])
+            block.set_modules_to_backward_prefetch(blocks[max(at - 1, 0) : at])
+    return whole
+
+
+def fetching(how: str) -> list[dict[str, Any]]:
+    """Seconds and peak of a way through blocks of one product, forward and backward, by rows."""
+    call: Callable[[torch.Tensor], object]
+    if how in ("resident", "when needed", "ahead"):
+        device = "cuda" if how == "resident" else "cpu"
+        weight = torch.full((BLOCKS, SIDE, SIDE), 1 / SIDE, dtype=torch.bfloat16, device=device)
+        if how == "resident":
+            call = partial(resident, weights=list(weight))
+        else:
+            call = partial(by_hand, on_host=list(weight.pin_memory()), ahead=how == "ahead")
+    else:
+        call = partial(forward_backward, by_fsdp2("trained" in how, "prefetching" in how))
+    found = []
+    for rows in (4096, 16_384, 32_768):
+        x = torch.randn(rows, SIDE, device="cuda").to(torch.bfloat16)
+        took = []
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(5):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            call(x)
+            torch.cuda.synchronize()
+            took.append(time.perf_counter() - began)
+        peak = torch.cuda.max_memory_allocated()
+        found.append({"rows": rows, "seconds": statistics.median(took[1:]), "peak": peak})
+    return found
+
+
+WAYS = (
+    *("resident", "when needed", "ahead"),
+    *("FSDP2", "FSDP2, prefetching", "FSDP2, trained", "FSDP2, trained, prefetching"),
+)
+
+
+def staying(pooled: bool) -> dict[str, Any]:
+    """Bytes that stay reserved after large tensors have come and gone, and each time a small one
+    has come that stays: beside them, or in a pool of its own."""
+    draw = torch.Generator().manual_seed(0)
+    pool = torch.cuda.MemPool()
+    kept: list[torch.Tensor] = []
+    passing: list[torch.Tensor] = []
+    for _ in range(200):
+        size = 512 * int(torch.randint(20_000, 200_000, (), generator=draw))
+        passing.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        del passing[:-4]
+        with torch.cuda.use_mem_pool(pool) if pooled else nullcontext():
+            kept.append(torch.empty(3 * MB, dtype=torch.uint8, device="cuda"))
+    most = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    passing.clear()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return {
+        "pool": pooled,
+        "allocated at most": most[0],
+        "reserved at most": most[1],
+        "allocated": torch.cuda.memory_allocated(),
+        "reserved": torch.cuda.memory_reserved(),
+    }
+
+
+POOLED = (1 << 10, 16 << 10, 256 << 10, MB, 4 * MB, 16 * MB, 64 * MB, 256 * MB)
+
+
+def registered(how: str) -> list[dict[str, Any]]:
+    """Seconds of NCCL's all-reduces, of ordinary memory or of a pool that NCCL knows; medians."""
+    group = dist.group.WORLD
+    assert group is not None
+    backend: Any = group._get_backend(torch.device("cuda"))
+    dist.all_reduce(torch.ones(1, device="cuda"))  # so that there is a communicator
+    numbers = [size // 2 for size in POOLED]
+    pool = torch.cuda.MemPool(backend.mem_allocator)
+    with torch.cuda.use_mem_pool(pool) if how != "ordinary" else nullcontext():
+        tensors = [torch.ones(n, dtype=torch.bfloat16, device="cuda") for n in numbers]
+    if how == "registered":
+        backend.register_mem_pool(pool)
+    if how == "symmetric":
+        backend.register_mem_pool(pool, symm=True)
+    rows = []
+    for size, x in zip(POOLED, tensors, strict=True):
+        dist.all_reduce(x)
+        right = bool((x == dist.get_world_size()).all())
+        x.zero_()
+        graph, often = torch.cuda.CUDAGraph(), 50 if size <= 4 * MB else 10
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            for _ in range(often):
+                dist.all_reduce(x)
+        took = []
+        for _ in range(9):
+            torch.cuda.synchronize()
+            dist.barrier()
+            began = time.perf_counter()
+            graph.replay()
+            torch.cuda.synchronize()
+            took.append((time.perf_counter() - began) / often)
+        graph.reset()
+        rows.append({"bytes": size, "right": right, "seconds": statistics.median(took)})
+    return rows
+
+
 def peers() -> list[dict[str, Any]]:
     """Seconds of copies from one GPU to another, which this process sees both."""
     found = []
@@ -492,7 +663,32 @@ def _job(function: Callable[..., Any], *given: Any, n: int = 1) -> Any:
     return job.results[0] if job.ok else str(job.report)[:1500]
 
 
+def of_fetching(machine: Machine, nproc: int) -> Iterator[Result]:
+    content: dict[str, Any] = {"blocks": BLOCKS, "side": SIDE, "ways": {}}
+    what = "blocks of one product, weights on the host: fetched by hand, and by FSDP2"
+    for how in WAYS:
+        content["ways"][how] = _job(fetching, how)
+        yield Result(f"memory/fetching-{device_name(machine)}.json", what, content)
+
+
+def of_pools(machine: Machine, nproc: int) -> Iterator[Result]:
+    content: dict[str, Any] = {"world_size": nproc, "nccl": {}}
+    content["staying"] = [_job(staying, pooled) for pooled in (False, True)]
+    for how in ("ordinary", "registered", "symmetric"):
+        content["nccl"][how] = _job(registered, how, n=nproc)
+        what = f"pools: small tensors that stay; all-reduces on {nproc} ranks of pools NCCL knows"
+        yield Result(f"memory/pools-{device_name(machine)}-x{nproc}.json", what, content)
+
+
+PARTS = {"fetching": of_fetching, "pools": of_pools}
+
+
+def of_part(name: str, machine: Machine, nproc: int) -> Iterator[Result]:
+    yield from PARTS[name](machine, nproc)
+
+
 def run(machine: Machine, nproc: int) -> Iterator[Result]:
+    yield from of_fetching(machine, nproc)
     name = device_name(machine)
     content = {"models": _job(models), "recomputing": _job(recomputing), "copies": _job(copies)}
     yield Result(f"memory/{name}.json", WHAT, content)
@@ -513,15 +709,17 @@ def run(machine: Machine, nproc: int) -> Iterator[Result]:
         sums = {"world_size": nproc, "sums": _job(small_sums, n=nproc), "peers": _job(peers)}
         what = f"small all-reduces on {nproc} ranks, NCCL and symmetric memory; copies to a peer"
         yield Result(f"memory/symmetric-{name}-x{nproc}.json", what, sums)
+        yield from of_pools(machine, nproc)
 
 
 EXPERIMENT = Experiment(
     "memory",
     "what training keeps on a GPU, the allocator's settings, copies, symmetric memory",
-    minutes=3,
+    minutes=5,
     run=run,
+    part=of_part,
     writes={
-        "memory/[!s]*.json": (
+        "memory/[!fps]*.json": (
             *("models", "recomputing", "copies", "prefetching", "sharded"),
             *("lengths", "sequences"),
         ),
@@ -530,5 +728,7 @@ EXPERIMENT = Experiment(
             *("allocator_settings", "external_annotations"),
         ),
         "memory/symmetric-*.json": ("world_size", "sums", "peers"),
+        "memory/fetching-*.json": ("blocks", "side", "ways"),
+        "memory/pools-*.json": ("world_size", "nccl", "staying"),
     },
 )

@@ -286,8 +286,8 @@ lockstep.claim(
 # %% [markdown] id="accumulate-text"
 # ### Claim: "gradient accumulation needs no more memory"
 #
-# A common guess: one step with the gradients of two batches of 4 sequences, against a step with one batch of 4. **Guess** for
-# their peaks.
+# Often written so ("[peak memory is only one micro-batch](https://stevengong.co/notes/Gradient-Accumulation)"): one step with the
+# gradients of two batches of 4 sequences, against a step with one batch of 4. **Guess** for their peaks.
 
 # %% id="accumulate-guess" tags=["guess"]
 guess = "does not hold"
@@ -509,7 +509,8 @@ lockstep.table(title, columns, rows, stamp=recording.stamp)
 #
 # ### Claim: "`expandable_segments` ends fragmentation"
 #
-# A common guess: on a real GPU PyTorch's error advises it. **Guess** for both sequences: less than 5 % over?
+# NVIDIA's [Megatron Bridge](https://docs.nvidia.com/nemo/megatron-bridge/nightly/skills/perf-techniques/memory-tuning/SKILL.html) says
+# that it "fixes fragmentation-induced OOM with zero performance cost". **Guess** for both sequences: less than 5 % over?
 
 # %% id="expandable-guess" tags=["guess"]
 guess = "depends"
@@ -808,7 +809,7 @@ for workers in (0, 3):
 # %% [markdown] id="four-text"
 # ### Claim: "four workers a GPU"
 #
-# A rule of thumb, heard in every forum. **Guess**, for the loop above: is it the least number with which a step takes its 80 ms
+# A rule of thumb ([one of many](https://www.abhik.ai/concepts/pytorch/num-workers) who give it). **Guess**, for the loop above: is it the least number with which a step takes its 80 ms
 # (a quarter more is allowed)?
 
 # %% id="four-guess" tags=["guess"]
@@ -885,8 +886,9 @@ lockstep.check("Shard", Shard)
 #
 # ### Claim: "`empty_cache()` after each step helps training"
 #
-# Heard in every forum. The cell trains a small model for four steps, with and without. **Guess**: does it need less memory at most,
-# reserved by PyTorch?
+# Advised in many places: "in a typical training loop, you can call `torch.cuda.empty_cache()` periodically to prevent the cache from growing too
+# large" ([one of them](https://www.codegenes.net/blog/pytorch-collectgarbage)). The cell trains a small model for four steps, with and
+# without. **Guess**: does it need less memory at most, reserved by PyTorch?
 
 # %% id="empty-guess" tags=["guess"]
 guess = "does not hold"
@@ -922,7 +924,8 @@ lockstep.claim(
 )
 
 # %% [markdown] id="empty-explained"
-# The next step needs the same again. It helps where another process on this GPU needs the memory, or once between two phases of
+# The next step needs the same again. PyTorch's [documentation](https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.empty_cache.html) says that it "doesn't
+# increase the amount of GPU memory available for PyTorch". It helps where another process on this GPU needs the memory, or once between two phases of
 # quite different sizes.
 
 # %% [markdown] id="resumed-text"
@@ -1009,7 +1012,8 @@ lockstep.claim(
 #
 # ### Claim: "copies from pinned memory are faster"
 #
-# A common guess. The recording has a copy to the GPU, alone and on a stream beside 20 products. **Guess**, for the copy alone, whatever its
+# "Host to GPU copies are much faster when they originate from pinned (page-locked) memory", says
+# PyTorch's [documentation](https://docs.pytorch.org/docs/stable/data.html#memory-pinning). The recording has a copy to the GPU, alone and on a stream beside 20 products. **Guess**, for the copy alone, whatever its
 # size: is it shorter from pinned memory?
 
 # %% id="pinned-guess" tags=["guess"]
@@ -1088,7 +1092,8 @@ many.compare(prediction, each, "widths")
 # %% [markdown] id="products-text"
 # ### Claim: "keeping the products makes recomputing nearly free"
 #
-# A common guess: what is left to compute is cheap. It was recorded on an H200, for a model of 24 layers. **Guess**: is a step that
+# [Korthikanti and others (2022)](https://arxiv.org/abs/2205.05198) say that choosing what is recomputed (in their model it is attention), with sequence parallelism,
+# reduces "execution time overhead from activation recomputation by over 90%". PyTorch's policy by operator was recorded on an H200, for a model of 24 layers. **Guess**: is a step that
 # keeps the products faster than one that recomputes everything?
 
 # %% id="products-guess" tags=["guess"]
@@ -1119,7 +1124,8 @@ lockstep.claim(
 #
 # ### Claim: "what is saved on the host costs less than what is computed again"
 #
-# A common guess: copies can be hidden, computing cannot. `torch.autograd.graph.save_on_cpu(pin_memory=True)` sends all that a forward
+# [Transformer Engine](https://nvidia.github.io/TransformerEngine/features/other_optimizations/cpu_offloading/cpu_offloading.html) says of its own offloading that activations are stored "instead of being recalculated, making it
+# faster when CPU-GPU bandwidth is sufficient". PyTorch has a simpler one: `torch.autograd.graph.save_on_cpu(pin_memory=True)` sends all that a forward
 # pass keeps to the host. **Guess**, for a model of 24 layers on an H200.
 
 # %% id="host-guess" tags=["guess"]
@@ -1139,7 +1145,7 @@ lockstep.claim(
 )
 
 # %% [markdown] id="host-explained"
-# These hooks copy on the current stream, one tensor after the other, so nothing is hidden.
+# These hooks copy on the current stream, one tensor after the other, so nothing is hidden; Transformer Engine's are asynchronous, and were not measured here.
 
 # %% [markdown] id="fsdp-text"
 # ## FSDP2 with its parameters on the host
@@ -1151,7 +1157,8 @@ lockstep.claim(
 #
 # ### Claim: "CPU offload makes room on the GPU"
 #
-# A common guess; it was recorded with one rank on an H200. **Guess** whether the peak is at least 10 % lower.
+# By [its description](https://github.com/pytorch/pytorch/blob/main/torch/distributed/fsdp/_fully_shard/_fsdp_api.py) the policy "offloads parameters, gradients, and optimizer states to CPU". It was recorded
+# with one rank on an H200. **Guess** whether the peak is at least 10 % lower.
 
 # %% id="fsdp-guess" tags=["guess"]
 guess = "holds"
@@ -1168,6 +1175,127 @@ lockstep.claim(
     stamp=recording.stamp,
 )
 
+# %% [markdown] id="fetching-text"
+# ## Weights fetched ahead: by hand, and by FSDP2
+#
+# About 15 minutes; recorded on an H200.
+#
+# Eight weights of 8,192 × 8,192 numbers of 2 bytes are on the host, pinned. A pass goes forward through all products and back again, as `offloaded` does: it fetches
+# each weight when it is needed, or one ahead on a stream of its own. The last weight serves twice, so there are 15 fetches. FSDP2 does the same with
+# `CPUOffloadPolicy()`, one block a product; for some rows its weights are frozen, as those by hand are. With 4,096 rows a product takes 0.6 ms. Copies come with 55 GB/s.
+#
+# **Predict:** how many ms does a pass of 4,096 rows take, fetched ahead?
+
+# %% id="fetching-prediction" tags=["prediction"]
+# your number, in ms
+prediction = 15 * 8192**2 * 2 / 55e9 * 1e3  # a copy takes longer than a product
+
+# %% id="fetching"
+fetched = lockstep.recorded("memory/fetching-h200.json")
+passes = fetched.content["ways"]
+rows = []
+for way, some in passes.items():
+    times = (f"{one['seconds'] * 1e3:.1f}" for one in some)
+    rows.append([way, *times, f"{some[0]['peak'] / GB:.2f}"])
+columns = ["weights", *(f"{one['rows']:,} rows, ms" for one in some)]
+columns.append("peak of the first, GB")
+title = "Forward and back through eight products"
+display(lockstep.table(title, columns, rows, stamp=fetched.stamp))
+took = passes["ahead"][0]["seconds"] * 1e3
+lockstep.compare(prediction, measured=took, unit="ms")
+
+# %% [markdown] id="overlaps-text"
+# ### Claim: "pinning memory allows for the copies to overlap with compute"
+#
+# So says the [description](https://github.com/pytorch/pytorch/blob/main/torch/distributed/fsdp/_fully_shard/_fsdp_api.py) of `CPUOffloadPolicy`, which pins if nothing is said. By hand they do overlap, from some rows on.
+# **Guess**, for FSDP2 with frozen weights, one rank and 32,768 rows, told to prefetch: is more than half of the copies' time hidden?
+
+# %% id="overlaps-guess" tags=["guess"]
+guess = "holds"
+
+
+# %% id="overlaps-claim"
+def hidden(way):
+    """Of the copies' time, with most rows."""
+    seconds = {way: some[-1]["seconds"] for way, some in passes.items()}
+    least, most = seconds["resident"], seconds["when needed"]
+    return max(0, (most - seconds[way]) / (most - least))
+
+
+by_hand, by_fsdp = hidden("ahead"), hidden("FSDP2, prefetching")
+lockstep.claim(
+    "Pinning memory allows for the copies to overlap with compute.",
+    guess=guess,
+    verdict="holds" if min(by_hand, by_fsdp) > 0.5 else "depends",
+    because=f"of it {by_hand:.0%} is hidden by hand, {by_fsdp:.0%} by FSDP2",
+    stamp=fetched.stamp,
+)
+
+# %% [markdown] id="overlaps-explained"
+# Pinned memory is needed and not enough: somebody must also start the copy early, on another stream, and with memory to put it. Only a trace tells whether that happened.
+#
+# ## A pool of its own
+#
+# About 10 minutes; recorded on two H200s.
+#
+# `torch.cuda.MemPool()` has segments of its own, and what is allocated under `torch.cuda.use_mem_pool(pool)` comes from them. The recording makes 200 large tensors one after the other, of
+# which four are there at a time, and after each a tensor of 3 MiB that stays. Then the large ones go, and `empty_cache()` is called. What stays keeps every segment in which it lies; in a pool it lies in the pool's
+# segments of 20 MiB only.
+#
+# **Predict:** how many MiB stay reserved with the pool?
+
+# %% id="pool-prediction" tags=["prediction"]
+# your number, in MiB
+prediction = -(-200 // 6) * 20  # six tensors of 3 MiB fit into a segment
+
+# %% id="pool"
+recording = lockstep.recorded("memory/pools-h200-x2.json")
+rows = []
+for one in recording.content["staying"]:
+    where = "in a pool" if one["pool"] else "beside them"
+    names = "allocated", "reserved", "reserved at most"
+    rows.append([where, *(f"{one[name] / (1 << 20):.0f}" for name in names)])
+columns = ["what stays", "allocated, MiB", "reserved, MiB", "at most, MiB"]
+title = "After the large tensors have gone"
+display(lockstep.table(title, columns, rows, stamp=recording.stamp))
+lockstep.compare(prediction, measured=one["reserved"] / (1 << 20), unit="MiB")
+
+# %% [markdown] id="registered-text"
+# A pool can also have another allocator. With NCCL's (`backend.mem_allocator`) and `backend.register_mem_pool(pool)` NCCL knows the memory, and may read and write it without a copy into
+# buffers of its own; with `symm=True` it knows it on all ranks as symmetric memory.
+#
+# ### Claim: "registered buffers accelerate collectives"
+#
+# NCCL's [manual](https://docs.nvidia.com/deeplearning/nccl/archives/nccl_2205/user-guide/docs/usage/bufferreg.html) says of registration that it "can accelerate collectives and greatly reduce the resource usage". **Guess**, for all-reduces of two
+# H200s without multicast: is each at least 5 % faster?
+
+# %% id="registered-guess" tags=["guess"]
+guess = "depends"
+
+# %% id="registered-claim"
+recording = lockstep.recorded("memory/pools-h200-x2.json")
+known, rows, ratios = recording.content["nccl"], [], []
+for plain, *others in zip(*known.values(), strict=True):
+    times = (f"{one['seconds'] * 1e6:.1f}" for one in (plain, *others))
+    rows.append([f"{plain['bytes']:,}", *times])
+    ratios += [plain["seconds"] / one["seconds"] for one in others]
+columns = ["bytes", *(f"{how}, µs" for how in known)]
+title = "All-reduces by NCCL, by what it knows of the memory"
+stamp = recording.stamp
+display(lockstep.table(title, columns, rows, stamp=stamp))
+faster = sum(one > 1.05 for one in ratios)
+lockstep.claim(
+    "Registered buffers accelerate collectives.",
+    guess=guess,
+    verdict="holds" if faster == len(ratios) else "depends",
+    because=f"{faster} of {len(ratios)} are faster; {min(ratios):.2f} to "
+    f"{max(ratios):.2f} times as fast",
+    stamp=stamp,
+)
+
+# %% [markdown] id="registered-explained"
+# Registration alone gains nothing on these two. Symmetric memory makes small messages faster, and the largest slower. Where multicast is on, measure again.
+
 # %% [markdown] id="symmetric-text"
 # ## Memory that all GPUs see
 #
@@ -1178,7 +1306,7 @@ lockstep.claim(
 #
 # ### Claim: "nothing is faster than NCCL for an all-reduce"
 #
-# A common guess. **Guess**, for messages from 256 bytes to 1 MiB, in a CUDA graph.
+# A common guess: NCCL's primitives are "[performance optimized for NVIDIA GPUs](https://anaconda.org/rapidsai/nccl)". **Guess**, for messages from 256 bytes to 1 MiB, in a CUDA graph.
 
 # %% id="symmetric-guess" tags=["guess"]
 guess = "does not hold"

@@ -625,6 +625,19 @@ same = "the same as" if plain == killed else "NOT the same as"
 print(f"after 12 steps the {len(plain)} weights are {same} without the kill")
 print(f"the second time it took {taken} steps")
 
+# %% [markdown] id="kills-text"
+# One kill proves little. The course's `Checkpoints` and `train` were killed a hundred times, one of three ranks at a random moment of a training of 200 steps, and started again each time:
+
+# %% id="kills"
+recording = lockstep.recorded("faults/kills-cpu-x3.json")
+kills, ends = (recording.content[one] for one in ("kills", "ends"))
+lost = sum(one["latest"] < one["before"] for one in kills)
+half = sum(one["half_written"] > 0 for one in kills)
+wrong = sum(not one["right"] for one in ends)
+print(f"{len(kills)} kills, {half} of them while a part was written")
+print(f"{lost} checkpoints lost; {len(ends)} runs ended, {wrong} of them wrong")
+print(recording.stamp)
+
 # %% [markdown] id="often-text"
 # ## 4 · How often
 #
@@ -842,6 +855,8 @@ def go_on(dead, samples):
 some = {"backend": "gloo", "init": False, "show": False}
 job = lockstep.torchrun(go_on, (1, 3), 8, nproc_per_node=4, **some)
 display(job)
+for rank, one in enumerate(job.results):
+    print(f"rank {rank} is {one['then']}")
 lockstep.compare(prediction, measured=job[0]["each"])
 
 # %% [markdown] id="recap"

@@ -1,7 +1,7 @@
 # %% [markdown] id="title"
 # # 14 · Capstone: a mixture-of-experts step, made fast
 #
-# **Two sittings, 70 and 70 minutes · needs: CPU** (the same cells use NCCL on GPUs; without four GPUs, virtual ones give
+# **Two sittings, 70 and 75 minutes · needs: CPU** (the same cells use NCCL on GPUs; without four GPUs, virtual ones give
 # the times), and in the end as long as you like: you make a program of your own fast
 #
 # A model is trained here whose experts are cut over the ranks. Its program is right, and slow in eight ways, all of
@@ -397,11 +397,19 @@ for owner, many_rows in zip(owners, rows_E, strict=True):
 print("the rank of each expert:", owners)
 print("rows by rank:", by_owner)
 
+# %% [markdown] id="play-text"
+# Here is the model to play with: a layer's forward pass in one row for each rank. *Imbalance* makes the experts' popularity fall, *capacity
+# factor* says how many tokens an expert takes, as a multiple of an even share. Set it to none, and show "in turn" beside "in
+# order": dealing popular experts out costs nothing. Then find the factor below which the slowest rank gets
+# quicker, and what is dropped for it.
+
+# %% id="play"
+lockstep.interactive.experts()
+
 # %% [markdown] id="drop-claim-text"
 # ### Claim: "with a capacity factor of 1.25, a balanced router drops nothing"
 #
-# A common guess. The capacity factor is the capacity, divided by an even share: each rank's T tokens on E experts, T/E
-# for each. The cell draws experts at random, all equally likely: no router is more balanced. **Guess**.
+# A common guess. The even share of each rank's T tokens on E experts is T/E. The cell draws experts at random, all equally likely: no router is more balanced. **Guess**.
 
 # %% id="drop-guess" tags=["guess"]
 guess = "does not hold"
@@ -667,6 +675,22 @@ page = {
 
 # %% id="mended"
 mended
+
+# %% [markdown] id="on-gpus-text"
+# The same programs in their large size were run by turns on two real H200s. There the host, and not the links, is what a
+# step waits for, so times scatter, and the bounds are far away; what can be hidden is much less than a step.
+
+# %% id="on-gpus"
+recording = lockstep.recorded("capstone/h200-x2.json")
+ways = ["step", "least", "bound"]
+rows = []
+for turn in recording.content["turns"]:
+    for name, one in turn.items():
+        times = [f"{one[way]:.1f}" for way in ways]
+        rows.append([name, *times, f"{100 * one['achieved']:.0f} %"])
+titles = ["program", "step, ms", "by dependencies", "by products, links"]
+titles += ["hidden, of what can be"]
+lockstep.table("Two H200s, by turns", titles, rows, stamp=recording.stamp)
 
 # %% [markdown] id="headline-claim-text"
 # ### Claim: "the largest item of a profile is where to start"

@@ -32,6 +32,6 @@ LABS = (
     Lab("11", "compiled_graphs_across_ranks", "Compiled graphs across ranks", "75 + 90", "cpu"),
     Lab("12", "memory_and_input", "Memory and input", "75 + 85", "cpu"),
     Lab("13", "faults_and_checkpoints", "Faults, checkpoints, elastic training", "90 + 90", "cpu"),
-    Lab("14", "capstone", "Capstone: a mixture-of-experts step, made fast", "70 + 70", "cpu"),
+    Lab("14", "capstone", "Capstone: a mixture-of-experts step, made fast", "70 + 75", "cpu"),
     Lab("15", "communication_at_scale", "What communication costs at scale", "55 + 75", "cpu"),
 )

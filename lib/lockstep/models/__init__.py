@@ -1,1 +1,1 @@
-"""Models of cost: messages, collectives, and the schedules of pipelines."""
+"""Models of cost: messages, collectives, schedules of pipelines, experts on ranks, checkpoints."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import runpy
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,10 +25,10 @@ from ...trace.analyses.wording import Answer
 from ...trace.gate import Gate, gate
 from ...trace.joins import launch_of, on_device
 from ...trace.steps import steps_by_rank
-from ...virtual.model import H200, Machine
+from ...virtual.model import H200, MACHINES, Machine
 from ..progress import record, recorded
 from . import mllog, reference
-from .overlap import overlap
+from .overlap import Overlap, hidden, overlap
 from .programs import MENDED, is_the_courses
 
 CLOSE = 1e-4  # largest relative difference of a loss that another order of sums explains
@@ -69,9 +69,8 @@ class Card(Answer):
     share of communication that no computation hides; hidden: of the communication, the share that
     is; achieved: of what can be hidden, the share that is (see `overlap`). best: of the course's
     mended program; own: of the learner's right programs so far, None where there is none, or the
-    program is the course's. bound: by products and links; least: by what this program's operations
-    need of each other. said: the headline. None on real GPUs, whose traces do not say what is
-    needed: achieved, bound, least.
+    program is the course's. bound: by products and links, None on GPUs of which nothing is known;
+    least: by what this program's operations need of each other. said: the headline.
     """
 
     program: str
@@ -81,12 +80,12 @@ class Card(Answer):
     megabytes: float
     exposed: float
     hidden: float
-    achieved: float | None
+    achieved: float
     step: float
     best: float
     own: float | None
     bound: float | None
-    least: float | None
+    least: float
     said: tuple[str, ...]
     stamp: Provenance
     trace: Trace = field(repr=False, compare=False)
@@ -97,20 +96,17 @@ class Card(Answer):
 
     def _tables(self) -> Sequence[Table]:
         losses = "as the reference's" if self.right else f"WRONG, by {percent(self.off, 2)}"
-        hidden = ("communication, hidden", f"{percent(self.hidden)} of it")
-        if self.achieved is not None:
-            hidden = ("of what can be hidden", f"{percent(self.achieved)} is hidden")
-        bound, least = ("–" if one is None else f"{one:.2f} ms" for one in (self.bound, self.least))
+        bound = "–" if self.bound is None else f"{self.bound:.2f} ms"
         rows = [
             ("losses", losses),
             ("calls of a rank", f"{self.calls:.0f}"),
             ("passed to them", f"{self.megabytes:.2f} MB"),
             ("communication, exposed", f"{percent(self.exposed, 1)} of the step"),
-            hidden,
+            ("of what can be hidden", f"{percent(self.achieved)} is hidden"),
             ("step", f"{self.step:.2f} ms"),
             ("the course's step", f"{self.best:.2f} ms"),
             *([("your best so far", f"{self.own:.2f} ms")] if self.own else []),
-            ("bound by its dependencies", least),
+            ("bound by its dependencies", f"{self.least:.2f} ms"),
             ("bound by products and links", bound),
         ]
         columns = ("of a step", "")
@@ -135,7 +131,7 @@ def run(
     """
     path = _there(program)
     job, trace = _played(path, nproc, steps)
-    losses, _, needs = job.results[0]
+    losses = job.results[0].losses
     right = _reference(nproc, steps, _on_gpus(nproc))
     off = max(abs(one / other - 1) for one, other in zip(losses, right, strict=True))
     if log:
@@ -145,9 +141,7 @@ def run(
     communication = sum(one.communication for one in spent)
     calls = [call for calls in job.calls for call in calls if call.operation != "barrier"]
     each = nproc * (steps + (WARM_UP if _on_gpus(nproc) else 0))
-    could = None
-    if needs:
-        could = overlap(_after_first(trace), {at: one[2] for at, one in enumerate(job.results)})
+    could = _overlap(job, trace)
     return Card(
         program=path.name,
         losses=tuple(losses),
@@ -156,12 +150,12 @@ def run(
         megabytes=sum(call.bytes for call in calls) / each / 1e6,
         exposed=sum(one.exposed for one in spent) / sum(one.length for one in spent),
         hidden=sum(one.overlapped for one in spent) / max(communication, 1),
-        achieved=None if could is None else could.share,
+        achieved=could.share,
         step=step,
         best=step if path == MENDED else _best(nproc, steps),
         own=None if is_the_courses(path) else _own(step if off < CLOSE else inf, nproc, trace),
-        bound=None if _on_gpus(nproc) else bound(MACHINE, nproc),
-        least=None if could is None else could.least / (steps - 1) / 1e6,
+        bound=_bound(nproc, trace),
+        least=could.least / (steps - 1) / 1e6,
         said=headline(trace, trace.collectives(), skip=1),
         stamp=trace.provenance,
         trace=trace,
@@ -193,7 +187,7 @@ def _play(path: Path, nproc: int, steps: int, first: int) -> tuple[Job, Trace]:
     if _on_gpus(nproc):
         ways["env"] = {"CAPSTONE_SIZE": "large"}
     job = torchrun(_train, str(path), steps, first, **ways)
-    return job, virtual.joined(trace for _, trace, _ in job.results)
+    return job, virtual.joined(one.trace for one in job.results)
 
 
 def _on_gpus(nproc: int) -> bool:
@@ -201,27 +195,59 @@ def _on_gpus(nproc: int) -> bool:
     return gpu_count() >= nproc
 
 
-def _train(path: str, steps: int, first: int) -> tuple[list[float], Trace, dict[int, set[int]]]:
-    """On a rank: the losses, the trace, and what its launches need."""
+class _Run(NamedTuple):
+    """What a rank brings back. needs: of the launches of `observed`, or of `trace` if it is None.
+    To observe what is needed makes the host slow, so that on GPUs this is a run of its own."""
+
+    losses: list[float]
+    trace: Trace
+    needs: Mapping[int, set[int]]
+    observed: Trace | None = None
+
+
+def _train(path: str, steps: int, first: int) -> _Run:
+    """On a rank: run the program."""
     import torch
     import torch.distributed as dist
 
     if dist.get_backend() != "nccl":
         with virtual.device(MACHINE):
             losses = runpy.run_path(path)["train"](virtual.gpu(), steps, first)
-            return losses, virtual.trace(), virtual.needs()
+            return _Run(losses, virtual.trace(), virtual.needs())
+    from .needs import Observed, by_launch
+
     device = torch.device("cuda", torch.cuda.current_device())
     train = runpy.run_path(path)["train"]
     train(device, WARM_UP, first)  # loads kernels, and compiles
+    losses, trace = _profiled(lambda: train(device, steps, first))
+    # What a compiled function launches, nobody but itself sees.
+    with torch.compiler.set_stance("force_eager"), Observed() as seen:
+        _, observed = _profiled(lambda: train(device, steps, first))
+    return _Run(losses, trace, by_launch(observed, seen.needs), observed)
+
+
+def _profiled(train: Callable[[], list[float]]) -> tuple[list[float], Trace]:
     import tempfile
 
+    import torch
+    import torch.distributed as dist
+
     with torch.profiler.profile() as profiler:
-        losses = train(device, steps, first)
+        losses = train()
         torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         profiler.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
         stamp = Provenance("live", torch.cuda.get_device_name())
-        return losses, Trace.load(folder, stamp=stamp, cache=False), {}
+        return losses, Trace.load(folder, stamp=stamp, cache=False)
+
+
+def _overlap(job: Job, trace: Trace) -> Overlap:
+    """What all steps but the first hide, and could hide."""
+    needs = {rank: one.needs for rank, one in enumerate(job.results)}
+    if job.results[0].observed is None:
+        return overlap(_after_first(trace), needs)
+    could = overlap(_after_first(virtual.joined(one.observed for one in job.results)), needs)
+    return replace(could, hidden=hidden(_after_first(trace)))
 
 
 def _after_first(trace: Trace) -> Trace:
@@ -270,14 +296,22 @@ def _reference(nproc: int, steps: int, large: bool) -> list[float]:
     return found
 
 
-def bound(machine: Machine, nproc: int) -> float:
-    """Milliseconds below which no step of the small size can be: products at the machine's best
+def _bound(nproc: int, trace: Trace) -> float | None:
+    if not _on_gpus(nproc):
+        return bound(MACHINE, nproc)
+    known = [one for name, one in MACHINES.items() if name in trace.provenance.source]
+    return bound(known[0], nproc, large=True) if known else None
+
+
+def bound(machine: Machine, nproc: int, *, large: bool = False) -> float:
+    """Milliseconds below which no step of this size can be: products at the machine's best
     rate, or what must leave a rank at its link's, whichever takes longer.
 
     Products: three times those of the forward pass. What must leave: each token's row, there and
     back, twice, as far as it goes to other ranks; and the gradients of what all ranks have.
     """
-    S, P, C, E, layers, T, D, F = 64, 64, 16, 12, 2, 1024, 128, 256
+    S, P, C, E, layers = 64, 64, 16, 12, 2
+    T, D, F = (4096, 512, 1024) if large else (1024, 128, 256)
     layer = 3 * D * D + D * E + 4 * D * F + 2 * S * D  # shared and routed expert, attention
     products = 3 * 2 * T * (P * D + D * C + layers * layer)
     weights = P * D + D * C + layers * (3 * D * D + D * E + 2 * D * F)

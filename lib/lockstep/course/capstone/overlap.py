@@ -56,22 +56,35 @@ def overlap(trace: Slices, needs: Needs) -> Overlap:
     rows = on_device(trace)
     came = _came(trace)
     node, before, finish = _graph(trace, rows, trace.end - came, needs)
-    hidden = hideable = 0
+    hideable = 0
     least = max(finish, default=0)
     for rank in trace.ranks:
-        mine = rows[trace.rank[rows] == rank]
-        compute, sent = (
-            mine[trace.kind[mine] == kind] for kind in (Kind.COMPUTE, Kind.COMMUNICATION)
-        )
+        compute, sent = _apart(trace, rows, rank)
         computes = union(trace.start[compute], trace.end[compute])
         sends = union(came[sent], trace.end[sent])
-        hidden += intersect(computes, sends).total
         after = _bits(before, node[sent], node[compute])
         free = ~(after | _bits(before, node[compute], node[sent]).T)
         most = _flow(free, (trace.end - came)[sent], trace.duration[compute])
         hideable += most
         least = max(least, computes.total + sends.total - most)
-    return Overlap(hidden, hideable, least)
+    return Overlap(hidden(trace), hideable, least)
+
+
+def hidden(trace: Slices) -> int:
+    """Nanoseconds of all ranks' communication that computing hides."""
+    rows, came, found = on_device(trace), _came(trace), 0
+    for rank in trace.ranks:
+        compute, sent = _apart(trace, rows, rank)
+        computes = union(trace.start[compute], trace.end[compute])
+        found += intersect(computes, union(came[sent], trace.end[sent])).total
+    return found
+
+
+def _apart(trace: Slices, rows: Column, rank: int) -> tuple[Column, Column]:
+    """Of these rows what a rank computes, and what it communicates."""
+    mine = rows[trace.rank[rows] == rank]
+    compute, sent = (mine[trace.kind[mine] == kind] for kind in (Kind.COMPUTE, Kind.COMMUNICATION))
+    return compute, sent
 
 
 def _came(trace: Slices) -> Column:

@@ -68,6 +68,8 @@ function render({ model, el }) {
   const nodes = makeMemoryNodes();
   const { root, canvas, tip } = nodes;
   el.append(root);
+  root.style.minWidth = "18em"; // beside an open sidebar less may be left: then it scrolls
+  el.style.overflowX = "auto";
   let whole = null; // all states
   let part = null; // fewer of them, all that are asked for
   let asked = null;

@@ -1,5 +1,6 @@
 """Models to play with: all-reduces step by step, what communication costs, pipelines, overlap,
-sharding, ring attention, a layer on several ranks, how often to save, which sizes to capture."""
+sharding, ring attention, a layer and its experts on several ranks, how often to save, which
+sizes to capture."""
 
 from .parts import parts
 from .player import collective
@@ -9,6 +10,7 @@ from .sliders import (
     MESSAGE,
     checkpoints,
     cost,
+    experts,
     ladder,
     layer,
     overlap,
@@ -24,6 +26,7 @@ __all__ = [
     "checkpoints",
     "collective",
     "cost",
+    "experts",
     "ladder",
     "layer",
     "overlap",
@@ -40,5 +43,5 @@ def show_all() -> None:
     from IPython.display import display
 
     every = (parts, collective, cost, pipeline, overlap, sharding, ring_attention, layer)
-    for model in (*every, checkpoints, ladder):
+    for model in (*every, experts, checkpoints, ladder):
         display(model())

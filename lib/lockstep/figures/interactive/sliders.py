@@ -14,6 +14,7 @@ from ...base.provenance import Provenance, each, simulated
 from ...base.style import COMMUNICATION, GROUPS
 from ...models import checkpoints as intervals
 from ...models import cost as costs
+from ...models import experts as cut_experts
 from ...models import ladder as ladders
 from ...models import overlap as overlaps
 from ...models import pipeline as pipelines
@@ -539,6 +540,88 @@ def layer(
     stamps = [*(each(stamp) if stamp else ()), simulated("products, then a ring; nothing overlaps")]
     choices = {"link": list(links)}
     return Dials("An MLP on several ranks", dials, choices, draw, picture, stamps, beside="link")
+
+
+# ── Experts that are cut over ranks ──────────────────────────────────────────────────────────
+
+_SENDS = {
+    "experts": ("experts", *GROUPS[0]),
+    "sent": ("rows travel", COMMUNICATION.colour, COMMUNICATION.pattern),
+}
+_LINKS = {"10 µs, 100 GB/s": LINK, "20 µs, 25 GB/s": costs.Line(20e-6, 1 / 25e9)}
+
+
+def experts(
+    product: Callable[[int, int, int], float] = _usual_product,
+    links: Mapping[str, costs.Line] = _LINKS,
+    *,
+    ranks: int = 4,
+    width: int = 4096,
+) -> Dials:
+    """The forward pass of a layer of experts on several ranks: when each computes, and waits.
+
+    product: seconds of (m × k)·(k × n), at 500 TFLOP/s if nothing is said; an expert has two, with
+    a hidden width of four times the width. links: by name; the first one is chosen. A number has
+    two bytes. The popularity of experts falls as 1/place^imbalance.
+    """
+
+    def played(values: Mapping[str, Any]) -> tuple[cut_experts.Experts, float, list[float]]:
+        """With the seconds of an exchange, and of each rank's experts."""
+        shares = cut_experts.popularity(int(values["experts"]), values["imbalance"])
+        n, tokens = int(values["ranks"]), int(values["tokens"])
+        own = cut_experts.experts(tokens, shares, values["capacity"], n, values["placed"])
+        takes = [
+            product(math.ceil(rows), 4 * width, width) + product(math.ceil(rows), width, 4 * width)
+            for rows in own.rows
+        ]
+        return own, own.exchange(2 * width, links[values["link"]]), takes
+
+    def said(values: Mapping[str, Any]) -> str:
+        own, exchange, takes = played(values)
+        most = cut_experts.popularity(int(values["experts"]), values["imbalance"])[0]
+        slowest = max(own.rows) * len(own.rows) / sum(own.rows)
+        return (
+            f"The most popular expert is asked for {most * values['experts']:.3g} times an even "
+            f"share; {percent(own.dropped, 1)} of the tokens are dropped. The slowest rank "
+            f"computes {slowest:.3g} times as many rows as the mean: the layer takes "
+            f"{quantity(2 * exchange + max(takes), 's')}, of which the experts "
+            f"{quantity(max(takes), 's')}. A rank sends up to "
+            f"{quantity(max(own.sent) * 2 * width, 'B')} to the experts."
+        )
+
+    def draw(values: dict[str, Any]) -> dict[str, Any]:
+        _, exchange, takes = played(values)
+        length = 2 * exchange + max(takes)
+        lanes = []
+        for rank, took in enumerate(takes):
+            ends = [(0.0, exchange, "sent"), (exchange, exchange + took, "experts")]
+            ends.append((length - exchange, length, "sent"))
+            boxes = [
+                [round(a / length, 5), round(b / length, 5), "", kind]
+                for a, b, kind in ends
+                if a < b
+            ]
+            lanes.append({"label": f"rank {rank}", "end": quantity(took, "s"), "boxes": boxes})
+        axis = _time(quantity(length, "s"), length)
+        return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes, _SENDS), **axis}
+
+    def picture(values: dict[str, Any]) -> dict[str, Any]:
+        alt = (
+            f"When ranks exchange rows, compute, and wait. {said(values)} What is empty is waiting."
+        )
+        return _lanes(draw(values), alt, stamps[0])
+
+    dials = [
+        Dial.of("tokens", "tokens a rank", [2**k for k in range(8, 17)], 4096, lambda v: f"{v:,}"),
+        Dial.of("experts", "experts", (16, 32, 64, 128, 256), 64, str),
+        Dial.of("capacity", "capacity factor", (0.5, 1, 1.25, 1.5, 2, 4, math.inf), 1.25,
+                lambda v: "none" if v == math.inf else f"{v:g}"),
+        Dial.of("imbalance", "imbalance", (0, 0.1, 0.25, 0.5, 0.75, 1, 1.5), 0.5, "{:g}".format),
+        Dial.of("ranks", "ranks", [2**k for k in range(5)], ranks, str),
+    ]  # fmt: skip
+    stamps = [simulated("products and exchanges by the busiest rank; no chance")]
+    choices = {"placed": list(cut_experts.PLACINGS), "link": list(links)}
+    return Dials("Experts on several ranks", dials, choices, draw, picture, stamps, beside="placed")
 
 
 # ── Sharding ─────────────────────────────────────────────────────────────────────────────────
