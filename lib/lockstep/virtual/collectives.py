@@ -6,10 +6,10 @@ which waits for the current one first, and for which `Work.wait` makes the curre
 the host; what is not goes to the current stream. One group's collectives run in launch order.
 
 A collective begins on a rank when its stream comes to it. The ranks tell each other when that was:
-it ends everywhere at the latest of these times, plus what it costs by `lockstep.cost`. Until the
-others have come a rank can play what happens in that least time, and not more. Not modelled: ranks
-that come to the collectives of two groups in opposite orders, further apart than that. They would
-wait in a circle here, which the launcher reports, where GPUs do not.
+it ends everywhere at the latest of these times, plus what it took on H200s. Until the others have
+come a rank can play what happens in that least time, and not more. Not modelled: ranks that come to
+the collectives of two groups in opposite orders, further apart than that. They would wait in a
+circle here, which the launcher reports, where GPUs do not.
 
 A send and its receive end together on both ranks. What `batch_isend_irecv` is given is one kernel,
 as with NCCL: its messages travel at the same time, and it ends with the last of them. A message
@@ -43,7 +43,8 @@ from ..models.cost import bus_factor
 from ..trace import Collective, Kind
 from .happens_before import Clock
 from .kernels import Kernel, Use
-from .model import NCCL_SMS
+from .model import H200, NCCL_SMS, Machine
+from .passes import between, table
 from .race_detector import COLLECTIVE
 from .schedule import Await, Marker, Record
 from .simulator import Device
@@ -339,7 +340,7 @@ def _kernel(device: Device, group: Any, calls: Sequence[Call]) -> Kernel:
         values = Communication(start, [call.inner for call in calls], {}, made)
     meet: Callable[[], Meet | Exchange]
     if first.operation in POINT_TO_POINT:
-        each = [(call, 1e9 * max(call.sizes) / machine.link) for call in calls]
+        each = [(call, _moving(machine, "send", n, max(call.sizes))) for call in calls]
         messages = [
             Message(call.operation == "send", call.peer or 0, call.known.get("tag") or 0, moves)
             for call, moves in each
@@ -347,8 +348,9 @@ def _kernel(device: Device, group: Any, calls: Sequence[Call]) -> Kernel:
         meet = partial(Exchange, group, messages, machine.collective, values)
         work, crossed = meet().earliest, inward + outward
     else:
-        moved = (bus_factor(first.operation, n) if n > 1 else 0.0) * max(inward, outward)
-        work, crossed = machine.collective + 1e9 * moved / machine.link, 2 * moved
+        nbytes = max(inward, outward)
+        work = machine.collective + _moving(machine, first.operation, n, nbytes)
+        crossed = 2 * nbytes * (bus_factor(first.operation, n) if n > 1 else 0.0)
         meet = partial(Meet, group, work, values)
     uses = [Use(one._memory, one._inner, False) for call in calls for one in call.given]
     uses += [Use(one._memory, one._inner, True) for call in calls for one in call.out]
@@ -365,6 +367,20 @@ def _kernel(device: Device, group: Any, calls: Sequence[Call]) -> Kernel:
         min(NCCL_SMS / machine.sms, 1.0), min(machine.traffic(crossed) / work, 1.0),
         Kind.COMMUNICATION, uses, values, line=device.line(), collective=about, meet=meet,
     )  # fmt: skip
+
+
+def _moving(machine: Machine, operation: str, n: int, nbytes: float) -> float:
+    """ns that bytes take beyond the least that a collective takes.
+
+    As H200s took them, in a straight line between what was measured. Of other numbers of ranks by
+    the nearest one's, as the slowest link carries more or fewer bytes; of other machines by `link`.
+    """
+    if n == 1:
+        return 0.0
+    factor, by_ranks = bus_factor(operation, n), table(operation)
+    nearest = min(by_ranks, key=lambda ranks: abs(int(ranks) - n))
+    more = between(by_ranks[nearest], nbytes) - H200.collective
+    return factor / bus_factor(operation, int(nearest)) * more * H200.link / machine.link
 
 
 class Batching:
