@@ -43,6 +43,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 LIMITS = (16, 8, 4)
 LATE = 2.5e-3  # seconds
 CYCLES = 1.98e9
+KERNELS = 300  # of a repeat, at most
 SECONDS = 110  # after which no further program begins
 
 Call = Callable[[], object]
@@ -228,16 +229,20 @@ def kernels(cuda: Any, call: Call, late: float, repeats: int = 3) -> list[list[l
         found.append(
             [
                 [
-                    one["name"][:60],
+                    one["name"][:24],
                     one["args"].get("grid", [0]),
                     round(1e3 * (one["ts"] - zero)),
                     round(1e3 * one["dur"]),
                 ]
                 for one in every
                 if begin["ts"] < one["ts"] < end["ts"] and one not in marks
-            ]
+            ][:KERNELS]
         )
     return found
+
+
+def recorded(cuda: Any, make: Callable[[], Call], late: float) -> list[list[list[Any]]]:
+    return kernels(cuda, make(), late)
 
 
 def powered(cuda: Any, group: Any) -> list[dict[str, Any]]:
@@ -326,7 +331,7 @@ def measure(file: Path) -> None:
         dist.all_reduce(over, op=dist.ReduceOp.MAX)
         if over.item():
             break
-        found = guarded(text, lambda late=late, make=make: kernels(cuda, make(), late))
+        found = guarded(text, partial(recorded, cuda, make, late))
         if dist.get_rank() == 0:
             content["programs"][text] = found
             print(f"{time.monotonic() - began:.1f} s: {text}", file=sys.stderr, flush=True)
