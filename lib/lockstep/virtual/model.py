@@ -54,8 +54,9 @@ class Machine:
     the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the L2
     cache, cached bytes; written: at which a product's last tiles get there. burst: how much faster
     than `flops`, which a GPU keeps up, it computes a single product. kept: bytes that may be used
-    until something has left it. capacity: bytes of device memory. sms: streaming multiprocessors; channels: of them, those
-    that a collective takes. clock: Hz, for `_sleep`. priorities: of streams, the least and the greatest.
+    until something has left it. capacity: bytes of device memory. sms: streaming multiprocessors;
+    channels: of them, those that a collective takes. clock: Hz, for `_sleep`. priorities: of
+    streams, the least and the greatest.
     """
 
     name: str

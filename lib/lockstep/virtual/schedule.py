@@ -74,10 +74,10 @@ class DeviceTask:
     """Something that the device does: `work` ns of it, if it has all that it can use.
 
     share: of the SMs that it can use. tiles: of a product, what it has them for. traffic: the part
-    of its time in which memory is what it waits for. ready: when its launch has come through. gap: ns between the task before on its
-    stream and this one. begin, finish: called at start and end, with inputs still and outputs just
-    now in memory. starts_after, ends_after: tasks whose end its start, or its end, must wait for
-    because of a race.
+    of its time in which memory is what it waits for. ready: when its launch has come through. gap:
+    ns between the task before on its stream and this one. begin, finish: called at start and end,
+    with inputs still and outputs just now in memory. starts_after, ends_after: tasks whose end its
+    start, or its end, must wait for because of a race.
     """
 
     name: str

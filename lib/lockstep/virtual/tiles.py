@@ -7,8 +7,8 @@ import heapq
 import math
 
 _NOTHING = 1e-3  # ns
-# A tile is so much of the SMs' part quicker that collectives have: 0.12 beside those that move data,
-# and 0.33 beside those that wait, in `virtual/contention-h200-x2.json`.
+# A tile is so much of the SMs' part quicker that collectives have: 0.12 beside those that move
+# data, and 0.33 beside those that wait, in `virtual/contention-h200-x2.json`.
 SPARED = 0.15
 
 
