@@ -198,7 +198,8 @@ def of_labs(groups: dict[Any, Any]) -> Named:
 
             yield f"{name} in {pieces} pieces", 0, layer
     for name in ("gradient by gradient", "own buckets", "own buckets, wrong order"):
-        yield f"24 layers, {name}", 0, partial(data_parallel.ways()[name], "cuda")
+        way = partial(data_parallel.ways()[name], data_parallel.SHAPES["narrow"]["cuda"])
+        yield f"24 layers, {name}", 0, lambda way=way: data_parallel.step_of(*way())
 
 
 def kernels(cuda: Any, call: Call, late: float, repeats: int = 3) -> list[list[list[Any]]]:
