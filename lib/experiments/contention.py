@@ -41,6 +41,7 @@ SHAPES = (  # rows, inner, columns
 )  # fmt: skip
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 LIMITS = (16, 8, 4)
+NARROW = data_parallel.SHAPES["narrow"]["cuda"]
 LATE = 2.5e-3  # seconds
 CYCLES = 1.98e9
 KERNELS = 300  # of a repeat, at most
@@ -198,8 +199,12 @@ def of_labs(groups: dict[Any, Any]) -> Named:
 
             yield f"{name} in {pieces} pieces", 0, layer
     for name in ("gradient by gradient", "own buckets", "own buckets, wrong order"):
-        way = partial(data_parallel.ways()[name], data_parallel.SHAPES["narrow"]["cuda"])
-        yield f"24 layers, {name}", 0, lambda way=way: data_parallel.step_of(*way())
+        yield f"24 layers, {name}", 0, partial(step, data_parallel.ways()[name])
+
+
+def step(way: data_parallel.Way, shape: data_parallel.Shape = NARROW) -> Call:
+    """Return a step of a model that is reduced in some way."""
+    return partial(data_parallel.take, *way(shape), shape)
 
 
 def kernels(cuda: Any, call: Call, late: float, repeats: int = 3) -> list[list[list[Any]]]:
