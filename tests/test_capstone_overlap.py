@@ -143,7 +143,10 @@ def test_no_order_is_better_and_small_programs_reach_it(ranks):
 
 
 def meanwhile(how):
-    """A product, an all-reduce of it, and another product: of the result, or of something else."""
+    """A product, an all-reduce of it, and two more products: of the result, or of something else.
+
+    The all-reduce finds its SMs when the first of these ends.
+    """
     import torch
     import torch.distributed as dist
 
@@ -154,7 +157,9 @@ def meanwhile(how):
         work = dist.all_reduce(first, async_op=True)
         if how != "apart":
             work.wait()
-        other = first @ first if y is None else y @ y
+        other = first if y is None else y
+        for _ in range(2):
+            other = other @ other
         work.wait()
         _ = first + other.sum()
         return virtual.trace(), virtual.needs()

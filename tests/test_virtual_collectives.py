@@ -8,6 +8,7 @@ import lockstep
 import torch
 import torch.distributed as dist
 from lockstep import torchrun, virtual
+from lockstep.virtual.passes import between, table
 
 N = 4
 
@@ -252,7 +253,7 @@ def exchange_of(sizes: dict[tuple[int, int], int], late: int, values: bool) -> A
 
 def test_a_batch_ends_with_the_last_of_its_messages() -> None:
     h200, size = virtual.MACHINES["H200"], 64_000_000
-    alpha, beta = h200.collective, 1e9 / h200.link
+    once, twice = (between(table("send")["2"], each) for each in (size, 2 * size))
     sizes = {(0, 1): size, (1, 2): size, (1, 0): 2 * size}
     for late, values in ((-1, True), (-1, False), (0, False)):
         jobs = torchrun(
@@ -261,7 +262,7 @@ def test_a_batch_ends_with_the_last_of_its_messages() -> None:
         (zero, one, two) = jobs.results
         assert [zero[0], one[0], two[0]] == ["nccl send and recv"] * 2 + ["nccl recv"]
         # Rank 1 sends three parts, one of them to rank 2, which receives nothing else.
-        least = alpha + 3 * size * beta
+        least = once + twice - h200.collective
         assert abs(zero[2] - max(zero[1], one[1]) - least) < 2
         assert abs(one[2] - zero[2]) < 2  # both are at the ends of the same messages
         assert abs(two[2] - max(one[1], two[1]) - least) < 2

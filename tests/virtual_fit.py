@@ -4,13 +4,13 @@
 which take 1.55 ms each where the GPU's power limit holds them back. What is not read here (product,
 k_step, split, cold, single, single_step, unsplit, bias, reduction, across; l2, cached, kept, many,
 written, burst; graph_latency, graph_gap_more, before_product; event, context, module, optimizer,
-parameter, backward, several, each_tensor) was set by hand, until the step times of the `others` of
-`virtual/steps-h200.json` and `virtual/steps-h200-2.json` came near, of two machines. The host's are
-those of the first, whose host was the quicker one. `python tests/timed_programs.py` shows the
-programs that are compared, on which nothing is fitted. What `lockstep.virtual.passes` says in
-formulas was set by hand, too, by the kernels of `virtual/operators-h200.json` and
-`virtual/operators-2-h200.json`; the rest of them is in `lib/lockstep/virtual/measured.json`, which
-this command writes.
+parameter, channels, notice, backward, several, each_tensor) was set by hand, until the step times
+of the `others` of `virtual/steps-h200.json` and `virtual/steps-h200-2.json` came near, of two
+machines. The host's are those of the first, whose host was the quicker one. `python
+tests/timed_programs.py` shows the programs that are compared, on which nothing is fitted. What
+`lockstep.virtual.passes` says in formulas was set by hand, too, by the kernels of
+`virtual/operators-h200.json` and `virtual/operators-2-h200.json`; the rest of them is in
+`lib/lockstep/virtual/measured.json`, which this command writes.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ _PASS = re.compile(r"([a-z_ ]+?)( dim [01])? (\d+)×(\d+) (bf16|fp32)( grad| wei
 
 
 def measured() -> dict[str, dict[str, list[list[int]]]]:
-    """[columns, rows, ns] by operation and by the size of an element, from the recorded sweeps."""
+    """[columns, rows, ns] by operation and by the size of an element, from the recorded sweeps;
+    and what `_collectives` says."""
     found: dict[str, dict[str, list[list[int]]]] = {}
     for file in ("operators-h200", "operators-2-h200"):
         content: Any = recorded(f"virtual/{file}.json").content
@@ -151,7 +152,30 @@ def measured() -> dict[str, dict[str, list[list[int]]]]:
             sizes = Counter(columns for columns, _, _ in points)
             most = max(columns for columns, count in sizes.items() if count > 1)
             points[:] = sorted(one for one in points if sizes[one[0]] > 1 or one[0] > most)
-    return dict(sorted(found.items()))
+    return dict(sorted((found | _collectives()).items()))
+
+
+def _collectives() -> dict[str, dict[str, list[list[int]]]]:
+    """[bytes, ns] by operation and number of ranks, from the sweeps.
+
+    A call that takes hardly more than the smallest takes what the host needs for it: of these only
+    the last is kept. No call takes more than one of more bytes: where one did, something else ran.
+    """
+    found: dict[str, dict[str, list[list[int]]]] = {}
+    for n in (2, 4):
+        content: Any = recorded(f"sweeps/h200-x{n}.json").content
+        for operation, rows in content["sweeps"].items():
+            ns = 1e9 * np.minimum.accumulate([row["seconds"] for row in rows][::-1])[::-1]
+            first = int((ns < 1.1 * ns[0]).sum()) - 1
+            if operation == "ping_pong":  # two messages, each to the group's stream and back
+                operation, ns = "send", ns / 2 - 2 * H200.notice
+            points = zip(rows[first:], ns[first:] - H200.gap, strict=True)
+            found.setdefault(operation, {})[str(n)] = [
+                [0, round(H200.collective)],
+                *([row["bytes"], round(each)] for row, each in points),
+            ]
+    del found["ring_shift"]  # is made of messages
+    return found
 
 
 def _apart(text: str, kernels: list[int]) -> list[tuple[str, int]]:

@@ -6,10 +6,11 @@ which waits for the current one first, and for which `Work.wait` makes the curre
 the host; what is not goes to the current stream. One group's collectives run in launch order.
 
 A collective begins on a rank when its stream comes to it. The ranks tell each other when that was:
-it ends everywhere at the latest of these times, plus what it costs by `lockstep.cost`. Until the
-others have come a rank can play what happens in that least time, and not more. Not modelled: ranks
-that come to the collectives of two groups in opposite orders, further apart than that. They would
-wait in a circle here, which the launcher reports, where GPUs do not.
+it ends everywhere at the latest of these times, plus what it took on H200s, and later where what
+else runs on a rank slows it. Until the others have
+come a rank can play what happens in that least time, and not more. Not modelled: ranks that come to
+the collectives of two groups in opposite orders, further apart than that. They would wait in a
+circle here, which the launcher reports, where GPUs do not.
 
 A send and its receive end together on both ranks. What `batch_isend_irecv` is given is one kernel,
 as with NCCL: its messages travel at the same time, and it ends with the last of them. A message
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,7 +45,8 @@ from ..models.cost import bus_factor
 from ..trace import Collective, Kind
 from .happens_before import Clock
 from .kernels import Kernel, Use
-from .model import NCCL_SMS
+from .model import H200, Machine
+from .passes import between, table
 from .race_detector import COLLECTIVE
 from .schedule import Await, Marker, Record
 from .simulator import Device
@@ -51,6 +54,7 @@ from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, _mapped
 from .work import Computation, NotModelled, Op, flat
 
 POINT_TO_POINT = ("send", "recv")
+_CLOSE = 1e-3  # ns
 _THERE, _BACK = 1 << 20, 1 << 21  # and on: tags of what two ranks tell each other of a message
 
 
@@ -135,19 +139,36 @@ class Meet:
     """
 
     def __init__(self, group: Any, cost: float, values: Communication | None = None) -> None:
-        self.earliest = cost
+        self.earliest, self.moves = cost, True
         self._channel, self._values = _channel(group, values), values
-        self._times = [torch.zeros(1, dtype=torch.float64) for _ in range(group.size())]
+        self._backend, self._ranks = group._get_backend(torch.device("cpu")), group.size()
+        self._last = math.inf
 
     def arrive(self, time: float) -> None:
-        mine = torch.tensor([time], dtype=torch.float64)
-        self._work = self._channel.allgather([self._times], [mine])
+        self._came = _told(self._channel, self._ranks, time)
 
-    def end(self) -> float:
+    def end(self, time: float) -> float:
         if self._values is not None:
             self._values.wait()
-        self._work.wait()
-        return max(one.item() for one in self._times) + self.earliest
+        if self.moves:
+            self.moves, self._due = False, self._came() + self.earliest
+        if time < self._due - _CLOSE:
+            return self._due
+        if math.isinf(self._last):  # what slows it may be on any rank
+            self._last = _told(self._backend, self._ranks, time)()
+        return self._last
+
+
+def _told(channel: Any, ranks: int, time: float) -> Callable[[], float]:
+    """Tell the other ranks a time; return what waits for theirs, and says the latest."""
+    times = [torch.zeros(1, dtype=torch.float64) for _ in range(ranks)]
+    work = channel.allgather([times], [torch.tensor([time], dtype=torch.float64)])
+
+    def latest() -> float:
+        work.wait()
+        return max(one.item() for one in times)
+
+    return latest
 
 
 def _channel(group: Any, values: Communication | None) -> Any:
@@ -182,7 +203,7 @@ class Exchange:
         self._busy = {
             way: sum(one.moves for one in messages if one.sends is way) for way in (True, False)
         }
-        self.earliest = least + max(self._busy.values())
+        self.earliest, self.moves = least + max(self._busy.values()), False
 
     def arrive(self, time: float) -> None:
         self._works: list[dist.Work] = []
@@ -204,11 +225,12 @@ class Exchange:
             self._works += works
             self._told.append((mine, theirs))
 
-    def end(self) -> float:
+    def end(self, time: float) -> float:
         if self._values is not None:
             self._values.wait()
         for work in self._works:
             work.wait()
+        self._works = []
         both = (torch.maximum(*pair).tolist() for pair in self._told)
         return max(came + busy for came, busy in both) + self._least
 
@@ -339,7 +361,7 @@ def _kernel(device: Device, group: Any, calls: Sequence[Call]) -> Kernel:
         values = Communication(start, [call.inner for call in calls], {}, made)
     meet: Callable[[], Meet | Exchange]
     if first.operation in POINT_TO_POINT:
-        each = [(call, 1e9 * max(call.sizes) / machine.link) for call in calls]
+        each = [(call, _moving(machine, "send", n, max(call.sizes))) for call in calls]
         messages = [
             Message(call.operation == "send", call.peer or 0, call.known.get("tag") or 0, moves)
             for call, moves in each
@@ -347,8 +369,10 @@ def _kernel(device: Device, group: Any, calls: Sequence[Call]) -> Kernel:
         meet = partial(Exchange, group, messages, machine.collective, values)
         work, crossed = meet().earliest, inward + outward
     else:
-        moved = (bus_factor(first.operation, n) if n > 1 else 0.0) * max(inward, outward)
-        work, crossed = machine.collective + 1e9 * moved / machine.link, 2 * moved
+        nbytes = max(inward, outward)
+        work = machine.collective + _moving(machine, first.operation, n, nbytes)
+        # Each byte is read and written on both sides, and half of what is sent are flags (LL).
+        crossed = 4 * nbytes * (bus_factor(first.operation, n) if n > 1 else 0.0)
         meet = partial(Meet, group, work, values)
     uses = [Use(one._memory, one._inner, False) for call in calls for one in call.given]
     uses += [Use(one._memory, one._inner, True) for call in calls for one in call.out]
@@ -362,9 +386,23 @@ def _kernel(device: Device, group: Any, calls: Sequence[Call]) -> Kernel:
     )  # fmt: skip
     return Kernel(
         COLLECTIVE + " and ".join(sorted(operations, reverse=True)), work,
-        min(NCCL_SMS / machine.sms, 1.0), min(machine.traffic(crossed) / work, 1.0),
+        min(machine.channels / machine.sms, 1.0), min(machine.traffic(crossed) / work, 1.0),
         Kind.COMMUNICATION, uses, values, line=device.line(), collective=about, meet=meet,
     )  # fmt: skip
+
+
+def _moving(machine: Machine, operation: str, n: int, nbytes: float) -> float:
+    """ns that bytes take beyond the least that a collective takes.
+
+    As H200s took them, in a straight line between what was measured. Of other numbers of ranks by
+    the nearest one's, as the slowest link carries more or fewer bytes; of other machines by `link`.
+    """
+    if n == 1:
+        return 0.0
+    factor, by_ranks = bus_factor(operation, n), table(operation)
+    nearest = min(by_ranks, key=lambda ranks: abs(int(ranks) - n))
+    more = between(by_ranks[nearest], nbytes) - H200.collective
+    return factor / bus_factor(operation, int(nearest)) * more * H200.link / machine.link
 
 
 class Batching:
@@ -410,7 +448,7 @@ def before_host_waits(device: Device, op: Op, args: Sequence[Any]) -> None:
         with device.aside():
             meet = Meet(group, device.machine.collective)
             meet.arrive(device.host)
-            device.host = meet.end()
+            device.host = meet.end(meet.end(device.host))
     else:
         device.play()
 

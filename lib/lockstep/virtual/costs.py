@@ -29,9 +29,10 @@ _BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by it
 
 @dataclass(frozen=True)
 class Cost:
-    """work: ns alone on the device. share, traffic: see `schedule.Task`. name: what it is.
+    """work: ns alone on the device. share, traffic: see `schedule.DeviceTask`. name: what it is.
 
     kernels: how many such the operation launches. gap: ns more between it and the kernel before.
+    tiles: of a product, those that SMs compute one after the other.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Cost:
     kind: Kind
     kernels: int = 1
     gap: float = 0.0
+    tiles: int = 0
 
     def lasts(self, machine: Machine, cold: int) -> float:
         """`work`, and more where so many bytes that it reads are not in the L2 cache any more."""
@@ -67,11 +69,11 @@ def cost(
     nbytes = sum(map(touched, {id(one): one for one in given}.values())) + sum(map(touched, made))
     moving = machine.traffic(nbytes, name.startswith(SEVERAL))
     elements = max((one.numel() for one in (*given, *made)), default=0)
-    adding = 0.0
+    adding, tiles = 0.0, 0
     if name in PRODUCTS:
         a, b = args[1:3] if name in ("addmm", "baddbmm") else args[:2]
         (m, k), n, batch = a.shape[-2:], b.shape[-1], math.prod(a.shape[:-2])
-        computing, share = machine.multiply(m, n, k, rate_of(a.dtype), batch)
+        computing, share, tiles = machine.multiply(m, n, k, rate_of(a.dtype), batch)
         if min(m, n) <= 128 and k >= _LONG >= 0.75 * max(m, n):
             adding = machine.split  # of the parts that a long inner dimension is cut into
         if name == "addmm" and not machine.has_tensor_cores(rate_of(a.dtype)):
@@ -101,7 +103,7 @@ def cost(
         return Cost(name + UNKNOWN * (known is None), work, share, traffic, kind, kernels)
     work = max(computing, machine.product + moving) + adding
     traffic = min(moving / work, 1.0)
-    return Cost(name, work, share, traffic, Kind.COMPUTE, gap=machine.before_product)
+    return Cost(name, work, share, traffic, Kind.COMPUTE, 1, machine.before_product, tiles)
 
 
 def touched(tensor: torch.Tensor) -> int:

@@ -14,7 +14,7 @@ from ..models.data_sheets import DATA_SHEETS
 
 # Rows and columns of the result that one SM computes at a time: NVIDIA's library takes what fits.
 LARGE_TILES = (
-    (128, 256), (256, 128), (128, 320), (320, 128), (192, 192), (128, 192), (192, 128), (96, 192),
+    (128, 320), (320, 128), (128, 256), (256, 128), (192, 192), (128, 192), (192, 128), (96, 192),
     (192, 96), (128, 128), (96, 128), (128, 96),
 )  # fmt: skip
 SMALL_TILES = (  # where those give few SMs work
@@ -23,9 +23,6 @@ SMALL_TILES = (  # where those give few SMs work
 TENSOR_CORES = 1e14  # FLOP/s: what is slower is computed without them
 ELEMENTS_OF_BLOCK = 1024  # elements that one block of an elementwise kernel works on
 BLOCKS_OF_SM = 8  # how many such blocks an SM holds at a time
-NCCL_SMS = (
-    16  # of a collective: with `max_ctas` 16 recorded all-reduces were as quick as by default
-)
 
 
 @dataclass(frozen=True)
@@ -49,15 +46,17 @@ class Machine:
     product needs for 64 of its inner dimension, however few its tiles are; split, to add up the
     parts of one whose inner dimension several SMs share. Without tensor cores: single, the least
     that a product takes, and single_step for 64 of its inner dimension, of which `unsplit` are on
-    one SM; bias, what adding one takes. collective, the least that one takes.
+    one SM; bias, what adding one takes. collective, the least that one takes. notice, what a stream
+    needs to see that what it waits for has come: so the next kernel of another stream is first.
 
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
     the part of `memory` that a kernel on many tensors reaches. l2: bytes/s of what fits into the L2
     cache, cached bytes; written: at which a product's last tiles get there. burst: how much faster
     than `flops`, which a GPU keeps up, it computes a single product. kept: bytes that may be used
-    until something has left it. capacity: bytes of device memory. sms: streaming multiprocessors.
-    clock: Hz, for `_sleep`. priorities: of streams, the least and the greatest.
+    until something has left it. capacity: bytes of device memory. sms: streaming multiprocessors;
+    channels: of them, those that a collective takes. clock: Hz, for `_sleep`. priorities: of
+    streams, the least and the greatest.
     """
 
     name: str
@@ -109,42 +108,47 @@ class Machine:
     pinned: float = 55.3e9
     pageable: float = 24.3e9
     collective: float = 10_400.0
+    notice: float = 1_200.0
+    channels: int = 24
     clock: float = 1.98e9
     depth: int = 1024
     priorities: tuple[int, int] = (0, -5)
 
     # ── What kernels need ────────────────────────────────────────────────────────────────────
 
-    def multiply(self, m: int, n: int, k: int, dtype: str, batch: int = 1) -> tuple[float, float]:
-        """(ns, share of the SMs) of `batch` products (m×k)·(k×n).
+    def multiply(
+        self, m: int, n: int, k: int, dtype: str, batch: int = 1
+    ) -> tuple[float, float, int]:
+        """(ns, share of the SMs, tiles) of `batch` products (m×k)·(k×n).
 
         Tiles of the result come in waves of one an SM; a last wave with few tiles takes as long as
         a full one ("tile quantisation"), and keeps the SMs that it leaves idle: products on two
         streams were hardly quicker than on one. Of the large tiles those that take least; where
         they would leave SMs idle, smaller ones. Without tensor cores a long inner dimension is
-        split, so that all SMs have a part of each product.
+        split, so that all SMs have a part of each product; its tiles are not counted (0).
         """
         rate = self.flops.get(dtype, self.vector) / self.sms
         if not self.has_tensor_cores(dtype):
             steps = math.ceil(min(max(k, 1), self.unsplit) / 64) * self.single_step
             parts = batch * math.ceil(m / 64) * math.ceil(n / 64) * math.ceil(k / self.unsplit)
             work = 2e9 * batch * m * n * k / (rate * self.sms)
-            return self.single + steps + work, min(max(parts, 1) / self.sms, 1.0)
+            return self.single + steps + work, min(max(parts, 1) / self.sms, 1.0), 0
         steps = math.ceil(max(k, 1) / 64) * self.k_step
-        best = (math.inf, 1.0, 0.0)
+        best = (math.inf, 0, 0.0)
         for rows, columns in (*LARGE_TILES, *SMALL_TILES):
-            if (rows, columns) in SMALL_TILES and best[1] == 1.0:
+            if (rows, columns) in SMALL_TILES and best[1] >= self.sms:
                 break
-            tiles = batch * math.ceil(m / rows) * math.ceil(n / columns)
-            waves = max(math.ceil(tiles / self.sms), 1)
+            tiles = max(batch * math.ceil(m / rows) * math.ceil(n / columns), 1)
+            waves = math.ceil(tiles / self.sms)
             each = max(2e9 * rows * columns * k / (rate * self.burst), steps)
             if min(m, n) <= 128 and each > 3 * self.split:  # its inner dimension is split
                 each = each / max(min(self.sms // tiles, 4), 1) + self.split
-            if waves * each < best[0] * 0.999:
+            if waves * each < best[0] * 0.96:  # of those that take about as long, the largest
                 # An SM writes its last tile when nothing is left to compute beside that.
                 written = 1e9 * 2 * min(rows * columns * self.sms, batch * m * n) / self.written
-                best = (waves * each, min(tiles / self.sms, 1.0), written)
-        return self.product + best[0] + best[2], max(best[1], 1 / self.sms)
+                best = (waves * each, tiles, written)
+        work, tiles, written = best
+        return self.product + work + written, min(tiles / self.sms, 1.0), tiles
 
     def has_tensor_cores(self, dtype: str) -> bool:
         return self.flops.get(dtype, self.vector) > TENSOR_CORES

@@ -131,11 +131,17 @@ def _columns(name: str, first: torch.Tensor, args: Sequence[Any]) -> int:
 
 
 @functools.cache
+def table(name: str) -> Mapping[str, Sequence[Any]]:
+    """What an operation took on H200s, by the size of an element, or by the number of ranks."""
+    text = Path(__file__).with_name("measured.json").read_text(encoding="utf-8")
+    return json.loads(text)[name]
+
+
+@functools.cache
 def _points(name: str, size: int) -> Mapping[int, Sequence[tuple[int, int]]]:
     """(rows, ns) by columns, of an operation on elements of so many bytes, as an H200 took them."""
-    text = Path(__file__).with_name("measured.json").read_text(encoding="utf-8")
     found: dict[int, list[tuple[int, int]]] = {}
-    for columns, rows, ns in json.loads(text)[name]["2" if size == 2 else "4"]:
+    for columns, rows, ns in table(name)["2" if size == 2 else "4"]:
         found.setdefault(columns, []).append((rows, ns))
     return found
 
@@ -148,12 +154,12 @@ def _measured(
     size = given.element_size()
     points = _points(name.replace("_safe_", "_"), size)
     least = min(some[0][1] for some in points.values())
-    times = [(at, _between(some, max(rows, some[0][0]))) for at, some in points.items()]
-    lasts = max(size / 4, 1) * _between(times, max(columns, times[0][0]))
+    times = [(at, between(some, max(rows, some[0][0]))) for at, some in points.items()]
+    lasts = max(size / 4, 1) * between(times, max(columns, times[0][0]))
     return least + H200.memory / machine.memory * max(lasts - least, 0.0)
 
 
-def _between(points: Sequence[tuple[float, float]], at: float) -> float:
+def between(points: Sequence[tuple[float, float]], at: float) -> float:
     places, values = zip(*points, strict=True)
     if at >= places[-1]:
         return float(values[-1] * at / places[-1])

@@ -7,9 +7,11 @@ A stream begins its tasks in order, none before its launch has come through (`re
 before the events that it waits for. Tasks share the device:
 
 - Tasks of the SMs: by priority, then by who began, each takes the SMs that its blocks fill, as far
-  as they are free; one for which none is free does not begin. What has fewer SMs is so much slower.
+  as they are free; one for which none is free does not begin. What has fewer SMs is so much slower
+  in that part of its time in which it does not wait for memory.
+- A collective begins when there are SMs for all its blocks, and keeps them: see `tiles`.
 - Memory bandwidth: where all together want more than there is, each is slowed in that part of its
-  time in which it waits for memory.
+  time in which it waits for memory. A collective moves the slower the more of it others use.
 - Copy engines: one task at a time each.
 
 A race is decided against the program: `hold` makes the earlier task take so long, or begin so late,
@@ -26,7 +28,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
+from .tiles import Tiles
+
 _NOTHING = 1e-6  # less than this of anything (ns, shares) is none
+# How much longer a collective takes beside what uses all of the memory's bandwidth: as all-reduces
+# beside `add_` and products in `virtual/contention-h200-x2.json`.
+BUSY = 0.85
 
 
 class Unit(Enum):
@@ -47,14 +54,18 @@ class Marker:
 class Meeting(Protocol):
     """The part of other ranks in a collective: they are told when this one came, and when all had.
 
-    earliest: ns that it takes at least from then on; until that time the device can go on.
+    earliest: ns that it takes at least from then on; until that time the device can go on. moves:
+    whether it is at its own work, and not only waits for others.
     """
 
     earliest: float
+    moves: bool
 
     def arrive(self, time: float) -> None: ...
-    def end(self) -> float:
-        """The virtual time at which this rank is done; waits for the ranks that have not come."""
+    def end(self, time: float) -> float:
+        """The virtual time at which this rank is done, or before which it is not: then it is to be
+        asked again. Waits for the ranks that have not come. time: now, where all its work is done.
+        """
         ...
 
 
@@ -62,11 +73,11 @@ class Meeting(Protocol):
 class DeviceTask:
     """Something that the device does: `work` ns of it, if it has all that it can use.
 
-    share: of the SMs that it can use. traffic: the part of its time in which memory is what it
-    waits for. ready: when its launch has come through. gap: ns between the task before on its
-    stream and this one. begin, finish: called at start and end, with inputs still and outputs just
-    now in memory. starts_after, ends_after: tasks whose end its start, or its end, must wait for
-    because of a race.
+    share: of the SMs that it can use. tiles: of a product, what it has them for. traffic: the part
+    of its time in which memory is what it waits for. ready: when its launch has come through. gap:
+    ns between the task before on its stream and this one. begin, finish: called at start and end,
+    with inputs still and outputs just now in memory. starts_after, ends_after: tasks whose end its
+    start, or its end, must wait for because of a race.
     """
 
     name: str
@@ -77,6 +88,7 @@ class DeviceTask:
     traffic: float = 0.0
     gap: float = 0.0
     engine: Unit = Unit.SMS
+    tiles: Tiles | None = None
     meeting: Meeting | None = None
     begin: Callable[[], None] | None = None
     finish: Callable[[], None] | None = None
@@ -136,15 +148,18 @@ class Schedule:
     """All streams of a device, played as far as somebody needs to know.
 
     ended: told of each task that is done, in order; waited: of each wait that lasted
-    (stream, from, to).
+    (stream, from, to). notice: ns that a stream needs to see what it has waited for.
     """
 
     def __init__(
-        self, ended: Callable[[DeviceTask], None], waited: Callable[[int, float, float], None]
+        self,
+        ended: Callable[[DeviceTask], None],
+        waited: Callable[[int, float, float], None],
+        notice: float = 0.0,
     ) -> None:
         self.now = 0.0
         self.queues: dict[int, StreamQueue] = {}
-        self._ended, self._waited = ended, waited
+        self._ended, self._waited, self._notice = ended, waited, notice
         self._running: list[DeviceTask] = []
         self._pending: dict[int, StreamQueue] = {}  # those with something to do
         self._changed = True
@@ -231,7 +246,7 @@ class Schedule:
                     break
                 if item.marker.time > item.came + _NOTHING:
                     self._waited(queue.number, item.came, item.marker.time)
-                queue.free = max(queue.free, item.marker.time)
+                    queue.free = item.marker.time + self._notice
             else:
                 item.marker.time = time
             queue.items.popleft()
@@ -250,13 +265,16 @@ class Schedule:
     def _has_room(self, task: DeviceTask) -> bool:
         if task.engine is not Unit.SMS:
             return all(one.engine is not task.engine or not one.works for one in self._running)
-        priority = self.queues[task.stream].priority
-        ahead = (
-            one.share
-            for one in self._running
-            if one.engine is Unit.SMS and one.works and self.queues[one.stream].priority <= priority
-        )
-        return sum(ahead) < 1 - _NOTHING
+        priority, is_collective = self.queues[task.stream].priority, task.meeting is not None
+        ahead = 0.0
+        for one in self._running:
+            if one.engine is not Unit.SMS or not one.works:
+                continue
+            if is_collective and (one.tiles is not None or one.meeting is not None):
+                ahead += one.tiles.share if one.tiles is not None else one.share
+            elif one.meeting is None and self.queues[one.stream].priority <= priority:
+                ahead += one.share
+        return ahead < 1 - max(task.share * is_collective, 2 * _NOTHING) + _NOTHING
 
     def _start(self, task: DeviceTask) -> None:
         queue = self.queues[task.stream]
@@ -264,29 +282,41 @@ class Schedule:
         queue.running = task
         task.start = self.now
         self._running.append(task)
+        if task.tiles is not None and task.tiles.beside(self._held()):
+            task.left = task.tiles.rest()
         if task.begin is not None:
             task.begin()
         if task.meeting is not None:
             task.meeting.arrive(self.now)
             task.left = task.meeting.earliest
 
+    def _held(self) -> float:
+        """The share of the SMs that collectives have."""
+        return sum(one.share for one in self._running if one.meeting is not None)
+
     def _share(self) -> None:
         """Give every running task its rate."""
         free, wanted = 1.0, 0.0
         working = [task for task in self._running if task.works]
+        held = self._held()
         for task in sorted(working, key=lambda task: self.queues[task.stream].priority):
             task.rate = 1.0
-            if task.engine is Unit.SMS:
-                got = min(task.share, max(free, 0.0))
-                free -= got
-                task.rate = got / task.share
-            wanted += task.traffic * task.rate
-        if wanted > 1:
-            for task in working:
-                task.rate /= 1 + task.traffic * (wanted - 1)
+            if task.engine is Unit.SMS and task.meeting is None:
+                got = min(task.share, free if task.tiles is not None else free - held)
+                free -= max(got, 0.0)
+                waits = task.traffic
+                task.rate = got / (got * waits + task.share * (1 - waits)) if got > 0 else 0.0
+                if task.tiles is not None and task.tiles.beside(held):
+                    task.left = task.tiles.rest()
+            if task.meeting is None or task.meeting.moves:
+                wanted += task.traffic * task.rate
         for task in working:
-            if task.meeting is not None:
-                task.rate = 1.0  # the other ranks set its pace
+            if task.meeting is None:
+                task.rate /= 1 + task.traffic * max(wanted - 1, 0.0)
+        others = sum(task.traffic * task.rate for task in working if task.meeting is None)
+        for task in working:
+            if task.meeting is not None and task.meeting.moves:
+                task.rate = 1 / (1 + BUSY * others)
 
     def _next(self) -> float:
         """The next time at which something can happen, infinity if nothing can."""
@@ -307,9 +337,18 @@ class Schedule:
                     elif item.came is not None:
                         continue
                 elif isinstance(item, DeviceTask) and time <= self.now + _NOTHING:
-                    continue  # it waits for room, which the end of another gives
+                    time = self._room(item)
                 nearest = min(nearest, time)
         return nearest
+
+    def _room(self, task: DeviceTask) -> float:
+        """When SMs may be free for one that waits for them, before the end of another."""
+        ends = (
+            self.now + one.tiles.next_end / one.rate
+            for one in self._running
+            if task.meeting is not None and one.tiles is not None and one.works and one.rate > 0
+        )
+        return min(ends, default=math.inf)
 
     def _advance(self, time: float) -> None:
         passed = max(time - self.now, 0.0)
@@ -317,14 +356,16 @@ class Schedule:
         self._changed = True
         for task in [*self._running]:
             task.left -= passed * task.rate
+            if task.tiles is not None:
+                task.tiles.advance(passed * task.rate)
             if task.left > _NOTHING:
                 continue
             if task.meeting is not None:
-                rest = task.meeting.end() - self.now
-                task.meeting = None
+                rest = task.meeting.end(self.now) - self.now
                 if rest > _NOTHING:
                     task.left, task.rate = rest, 1.0
                     continue
+                task.meeting = None
             if task.may_end:
                 self._finish(task)
 

@@ -35,6 +35,7 @@ from .race_detector import (
 )
 from .race_watch import Actor, RaceWatch
 from .schedule import Await, DeviceTask, Marker, Record, Schedule, Unit
+from .tiles import Tiles
 
 DEFAULT_STREAM = 7  # what profilers call a GPU's default stream
 _INSIDE = (
@@ -76,7 +77,7 @@ class Device:
         self.machine, self.rank, self.values = machine, rank, values
         self.host = 0.0  # the host's clock, ns
         self.order = Order()
-        self.schedule = Schedule(self._ended, self._waited)
+        self.schedule = Schedule(self._ended, self._waited, machine.notice)
         self.allocator = Allocator(machine.capacity, f"GPU 0 (a virtual {machine.name})", values)
         self.streams: dict[int, StreamState] = {}
         self._moved = 0  # bytes that operations have used so far
@@ -210,7 +211,9 @@ class Device:
                 work.before = kernel.draw()
         task = DeviceTask(
             kernel.name, stream, kernel.work, ready, kernel.share, kernel.traffic, gap + kernel.gap,
-            kernel.engine, kernel.meet() if kernel.meet is not None else None,
+            kernel.engine,
+            Tiles(kernel.tiles, self.machine.sms, kernel.work) if kernel.tiles else None,
+            kernel.meet() if kernel.meet is not None else None,
             about=About(kernel.kind, correlation, kernel.collective, kernel.line, work),
         )  # fmt: skip
         if work is not None:

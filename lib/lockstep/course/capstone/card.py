@@ -43,6 +43,7 @@ MACHINE = replace(
     name=f"H200 at 1/{TIMES} of its rates",
     flops={dtype: rate / TIMES for dtype, rate in H200.flops.items()},
     sms=32,
+    channels=6,  # the part of the SMs that a collective takes of an H200
     **{
         one: getattr(H200, one) / TIMES
         for one in (
