@@ -278,7 +278,7 @@ def install() -> None:
     graphs = torch.cuda.CUDAGraph
     graphs.capture_begin = _observed(graphs.capture_begin, _capture, always=True)
     graphs.capture_end = _observed(graphs.capture_end, _captured, always=True)
-    graphs.replay = _observed(graphs.replay, _replay, always=True)
+    graphs.replay = _noting_replays(graphs.replay)
     _replace(dist.init_process_group, _init_process_group, always=True)
     _replace(dist.new_group, _new_group, always=True)
     _replace(dist.destroy_process_group, _destroy_process_group, always=True)
@@ -977,10 +977,17 @@ def _captured(_: Recorder, args: Arguments, __: Any) -> Watching:
         _nccl.end_capture(args[0])
 
 
-def _replay(_: Recorder, args: Arguments, __: Any) -> Watching:
-    if _nccl is not None:
-        _nccl.replay(args[0])
-    yield
+def _noting_replays(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, which replays a graph. What NCCL's graphs gain must not be lost here: it notes
+    the time, and nothing else."""
+
+    @functools.wraps(original)
+    def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        if _nccl is not None and _recorder is not None:
+            _nccl.replay(graph)
+        return original(graph, *args, **kwargs)
+
+    return _not_compiled(replay)
 
 
 def _members(ranks: Any) -> str:

@@ -26,6 +26,7 @@ import threading
 import time
 from _thread import start_new_thread
 from builtins import id, len, sum, tuple, type
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pickle import loads
@@ -33,7 +34,7 @@ from threading import get_ident
 from time import clock_gettime, perf_counter, perf_counter_ns, time_ns
 from types import FrameType
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,7 @@ from .record_writer import CallKind
 from .recorder import Recorder
 
 _Entry: TypeAlias = dict[str, Any]
+_key_of = object.__hash__  # as id(), of which programs can hear
 _Key: TypeAlias = tuple[int, ...]
 _LOOK = 0.25  # seconds between two looks
 _COPY = 2.0  # seconds at most between two copies while calls go on
@@ -118,8 +120,10 @@ class NcclCalls:
         self._begun: dict[str, int] = {}  # by group: PyTorch's count when a capture began
         # By group: PyTorch's count before and after each capture.
         self._captured: dict[str, list[tuple[int, int]]] = {}
-        self._graphs: WeakKeyDictionary[Any, list[CallKind]] = WeakKeyDictionary()
+        # By key: a graph that holds collectives, and what its replays are called.
+        self._graphs: dict[int, tuple[ref[Any], list[CallKind]]] = {}
         self._captures = 0
+        self._replays: deque[tuple[float, list[CallKind]]] = deque()  # not in the record yet
         self._status: Any = None
         self._mark: Any = None  # where the main thread was
         self._used = 0.0  # seconds of a processor that it had used then
@@ -184,11 +188,24 @@ class NcclCalls:
                 operation = replay(self._captures, count - begun)
                 kinds.append(self._recorder.kind(operation, group, queued=True))
         self._captures += 1
-        self._graphs[graph] = kinds
+        if kinds:
+            key = _key_of(graph)
+            self._graphs[key] = ref(graph, lambda _: self._graphs.pop(key, None)), kinds
 
     def replay(self, graph: Any) -> None:
-        for kind in self._graphs.get(graph, ()):
-            self._recorder.end_queued(self._recorder.queued(kind, at=perf_counter()))
+        """Note that a graph is replayed; the thread writes it into the record."""
+        known = self._graphs.get(_key_of(graph))
+        if known is not None and known[0]() is graph:
+            self._replays.append((perf_counter(), known[1]))
+
+    def _take_replays(self) -> bool:
+        """Write down what was replayed; returns whether anything was."""
+        found = bool(self._replays)
+        while self._replays:
+            at, kinds = self._replays.popleft()
+            for kind in kinds:
+                self._recorder.end_queued(self._recorder.queued(kind, at=at))
+        return found
 
     def _number(self, entry: _Entry) -> int:
         """How many of its group's collectives were called, and not captured, before it."""
@@ -207,8 +224,8 @@ class NcclCalls:
             began = self._copied = perf_counter()
             found = _dump(with_calls=True)
             self._took = perf_counter() - began
-            entries = found.get("entries", [])
-            news = bool(entries) and self._take(entries, found["pg_config"])
+            entries, news = found.get("entries", []), self._take_replays()
+            news |= bool(entries) and self._take(entries, found["pg_config"])
             forget = function("_reset_fr_recording_nccl")
             if is_over and forget and not self._pending and os.environ.keys().isdisjoint(_SET):
                 forget()
