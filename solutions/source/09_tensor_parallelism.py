@@ -1315,7 +1315,7 @@ lockstep.compare(predicted=prediction, measured=job[0], unit="%")
 # %% [markdown] id="ulysses-text"
 # ## All-to-all over heads
 #
-# About 15 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
+# About 20 minutes; a CPU is enough. In **Ulysses** an all-to-all gives each rank the whole sequence for *some heads*, and
 # another one brings the result back. In an all-to-all a rank keeps its own part of *s* bytes, and sends (N − 1)/N · *s*.
 #
 # **Predict:** on each of four ranks queries, keys and values are 16.384 kB each. How many kB does a rank send?

@@ -1307,7 +1307,7 @@ lockstep.table(title, columns, rows, stamp=rules.stamp)
 # %% [markdown] id="dials-text"
 # ## A ladder to play with
 #
-# About 10 minutes; a CPU is enough. Run your `ladder` of exercise 4 beside two simpler ways: the largest size and its halves, and
+# About 5 minutes; a CPU is enough. Run your `ladder` of exercise 4 beside two simpler ways: the largest size and its halves, and
 # sizes at equal distances. What a further graph takes of a pool, and how long a capture takes, is where it
 # was on one H200, with 24 layers of width 512; turn both to what your model takes. A warm-up comes on top.
 
@@ -1548,7 +1548,7 @@ lockstep.compare(predicted=prediction, measured=reduces["python_reducer"])
 # %% [markdown] id="cold-text"
 # ## The cold start of many ranks
 #
-# About 10 minutes; needs a C++ compiler.
+# About 15 minutes; needs a C++ compiler.
 #
 # Each rank traces and compiles by itself. Their caches are a folder (`TORCHINDUCTOR_CACHE_DIR`), which all ranks of a
 # machine share if nobody gives each its own.

@@ -1178,7 +1178,7 @@ lockstep.claim(
 # %% [markdown] id="fetching-text"
 # ## Weights fetched ahead: by hand, and by FSDP2
 #
-# About 15 minutes; recorded on an H200.
+# About 10 minutes; recorded on an H200.
 #
 # Eight weights of 8,192 × 8,192 numbers of 2 bytes are on the host, pinned. A pass goes forward through all products and back again, as `offloaded` does: it fetches
 # each weight when it is needed, or one ahead on a stream of its own. The last weight serves twice, so there are 15 fetches. FSDP2 does the same with

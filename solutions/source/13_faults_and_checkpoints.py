@@ -854,9 +854,9 @@ def go_on(dead, samples):
 
 some = {"backend": "gloo", "init": False, "show": False}
 job = lockstep.torchrun(go_on, (1, 3), 8, nproc_per_node=4, **some)
-display(job)
 for rank, one in enumerate(job.results):
     print(f"rank {rank} is {one['then']}")
+display(job)
 lockstep.compare(prediction, measured=job[0]["each"])
 
 # %% [markdown] id="recap"

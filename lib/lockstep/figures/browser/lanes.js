@@ -54,11 +54,14 @@ export function drawLanes(picture, { lanes, kinds, axis }, width, name, share) {
   const foot = lanes.length * ROW + 14;
   parts.push(svg("text", { x: left, y: foot }, "0"));
   parts.push(svg("text", { x: left + wide, y: foot, "text-anchor": "end" }, axis.end));
-  // Between both ends if there is room, and else below them.
-  const fits = wide > (axis.label.length + 2 * axis.end.length) * 7;
-  const title = fits ? { x: left + wide / 2, y: foot } : { x: left, y: foot + 16 };
-  parts.push(svg("text", { ...title, "text-anchor": fits ? "middle" : "start" }, axis.label));
-  const high = title.y + 6;
+  // Between both ends if there is room, else below them, and nowhere if a line is too short.
+  const long = axis.label.length * 7;
+  const fits = wide > long + 2 * axis.end.length * 7;
+  const title = fits ? { x: left + wide / 2, y: foot } : { x: 0, y: foot + 16 };
+  const shown = fits || long < width;
+  const anchor = fits ? "middle" : "start";
+  if (shown) parts.push(svg("text", { ...title, "text-anchor": anchor }, axis.label));
+  const high = (shown ? title.y : foot) + 6;
   picture.setAttribute("width", width);
   picture.setAttribute("height", high);
   picture.setAttribute("viewBox", `0 0 ${width} ${high}`);
