@@ -361,7 +361,15 @@ EXPERIMENT = Experiment(
     minutes=2,
     run=run,
     least=2,
-    writes={"virtual/contention-*-x[0-9]*.json": ("world_size", "programs", "failed", "powered", "clocks")},
+    writes={
+        "virtual/contention-*-x[0-9]*.json": (
+            "world_size",
+            "programs",
+            "failed",
+            "powered",
+            "clocks",
+        )
+    },
 )
 
 
