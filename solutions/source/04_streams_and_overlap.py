@@ -361,13 +361,13 @@ def alone(cuda):
 # %% [markdown] id="streams-predict-text"
 # With `waits_at_once` OP2 begins after the collective. Without it the collective, on its own stream, may run beside
 # OP2. It begins after OP1: the process group makes it wait for what was launched before. A collective is a kernel,
-# too. On the virtual GPU it takes 16 of the 132 SMs (the GPU's processors) while it runs, and OP2 has the others.
+# too. On the virtual GPU it takes 24 of the 132 SMs (the GPU's processors) while it runs, and OP2 has the others.
 # **Predict:** what does the collective still cost when the two run side by side: by how many µs is the step longer
 # than OP1 and OP2 alone?
 
 # %% id="streams-prediction" tags=["prediction"]
 # your number, in µs
-prediction = 1000 * 16 / 132  # for 1 ms OP2 lacks 16 of the 132 SMs
+prediction = 1000 * 24 / 132  # for 1 ms OP2 lacks 24 of the 132 SMs
 
 # %% id="streams"
 before = on_gpu(step, True, values=False, ranks=2)
@@ -384,10 +384,11 @@ lockstep.Timeline(after.trace, before=before.trace, title=title)
 #
 # $$\text{hidden} = \frac{T_{\text{in turn}} - T_{\text{overlapped}}}{T_{\text{communication}}}$$
 #
-# 1 means that communication is free, 0 that nothing was gained, and below 0 the overlap did harm. Here, by the model:
-# for 1.0 ms OP2 has 116 of the 132 SMs, so it loses 16/132 = 12 % of that time, and 116/132 = 88 % is hidden. A real
-# GPU hides less. A kernel's blocks keep their SMs to their end, so the collective waits for a product that came
-# first; and products beside it slow down by more than their share of SMs. The further notebook has recordings.
+# 1 means that communication is free, 0 that nothing was gained, and below 0 the overlap did harm. By its share of
+# SMs alone OP2 would lose 24/132 = 18 % of the collective's time, and 82 % would be hidden. It loses more, here as on an
+# H200. A product is cut into tiles, of which an SM computes a whole one at a time. The parts of OP2 that found no SM begin
+# when the collective ends, and their tiles come last, when other SMs have nothing more to do. The further notebook has
+# recordings.
 
 
 # %% id="hidden"
@@ -681,13 +682,13 @@ lockstep.claim(
 # each layer's backward takes *c*, and a message with *m* layers takes α + *m*β, on a stream of its own. A message
 # starts when its last layer is computed and the previous message is done.
 #
-# Say a layer has 4 MiB of gradients. Between two virtual H200s that is β = 13 µs, and α is about 11 µs. **Predict**
+# Say a layer has 4 MiB of gradients. Between two virtual H200s that is β = 15 µs, and α is about 18 µs. **Predict**
 # for 8 layers and *c* = 15 µs: after how many µs is everything done with two layers a bucket? (Make a small drawing:
 # buckets are complete at 30, 60, 90, 120.)
 
 # %% id="buckets-prediction" tags=["prediction"]
 # your number, in µs
-prediction = 30 + 4 * (11 + 2 * 13)  # a message takes 37 > 30: back to back
+prediction = 30 + 4 * (18 + 2 * 15)  # a message takes 48 > 30: back to back
 
 # %% [markdown] id="buckets-run-text"
 # The GPUs run it, with real all-reduces between two ranks. Only the layers' backward is a stand-in: a `_sleep` that
