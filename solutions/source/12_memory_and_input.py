@@ -1233,7 +1233,8 @@ lockstep.claim(
 
 # %% [markdown] id="overlaps-explained"
 # Pinned memory is needed and not enough: somebody must also start the copy early, on another stream, and with memory to put it. Only a trace tells whether that happened.
-#
+
+# %% [markdown] id="pool-text"
 # ## A pool of its own
 #
 # About 10 minutes; recorded on two H200s.
