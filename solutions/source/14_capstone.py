@@ -407,7 +407,7 @@ print("rows by rank:", by_owner)
 lockstep.interactive.experts()
 
 # %% [markdown] id="drop-claim-text"
-# ### Claim: "with a capacity factor of 1.25, a balanced router drops nothing"
+# ### Claim: "even a balanced router drops tokens at a capacity factor of 1.25"
 #
 # A common guess. The even share of each rank's T tokens on E experts is T/E. The cell draws experts at random, all equally likely: no router is more balanced. **Guess**.
 
@@ -432,9 +432,9 @@ def dropped(tokens, experts, factor):
 shares = {T: dropped(T, 12, 1.25) for T in (120, 1200)}
 said = [f"{T:,} tokens a rank: {share:.2%}" for T, share in shares.items()]
 lockstep.claim(
-    "With a capacity factor of 1.25, a balanced router drops nothing.",
+    "Even a balanced router drops tokens at a capacity factor of 1.25.",
     guess=guess,
-    verdict="holds" if not any(shares.values()) else "does not hold",
+    verdict="holds" if all(shares.values()) else "depends",
     because="; ".join(said),
     stamp=lockstep.simulated("100 draws of equally likely experts"),
 )
