@@ -386,8 +386,8 @@ lockstep.Timeline(after.trace, before=before.trace, title=title)
 #
 # 1 means that communication is free, 0 that nothing was gained, and below 0 the overlap did harm. By its share of
 # SMs alone OP2 would lose 24/132 = 18 % of the collective's time, and 82 % would be hidden. It loses more, here as on an
-# H200. A product is cut into tiles, of which an SM computes a whole one at a time. The parts of OP2 that found no SM begin
-# when the collective ends, and their tiles come last, when other SMs have nothing more to do. The further notebook has
+# H200. A product is cut into tiles, of which an SM computes a whole one at a time. The tiles of SMs that are taken come last,
+# when most others have nothing more to do: each of these short products takes about half as long again. The further notebook has
 # recordings.
 
 
