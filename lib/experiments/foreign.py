@@ -60,7 +60,7 @@ def of_program(program: str, machine: Machine, nproc: int) -> list[Result]:
         steps = SKIPPED + RECORDED
         raise ExperimentFailed(f"{script.name} takes fewer than {steps} steps of an optimizer")
     what = f"{RECORDED} steps of {shlex.join([script.name, *arguments])}"
-    return [Result(f"traces/foreign/{script.parent.name}-{script.stem}", what, content)]
+    return [Result(f"traces/foreign/{script.parent.name}-{script.stem}-x{nproc}", what, content)]
 
 
 EXPERIMENT = Experiment(
