@@ -188,6 +188,10 @@ def test_ranks_whose_graphs_hold_other_numbers_of_collectives_have_parted():
     assert "rank 1 made a replay of graph 0 (3 collectives)" in parted.sentence
 
 
+def test_ranks_that_part_in_three_ways_are_held_by_the_one_with_the_fewest():
+    assert parted_replays(replayed("a 0x2", "a 0x3", "a 0x4", "a 0x5")).ranks == (0,)
+
+
 def test_a_rank_that_replays_another_graph_has_parted_from_there():
     parted = parted_replays(replayed("0x1 0x1 1x1", "0x1 1x1 1x1"))
     assert parted.ranks == () and "As replay #1" in parted.sentence

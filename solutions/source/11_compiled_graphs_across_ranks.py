@@ -135,12 +135,12 @@ def graphs_of(lines):
     x = torch.ones(4, device=lockstep.device())
     for line in lines:
         torch.compiler.reset()
-        code = f"def f(x, many):\n y = x * 2\n {line}\n return y + 1"
-        names = globals() | {"rank": dist.get_rank(), "around": around}
+        code = f"def f(x, many, rank):\n y = x * 2\n {line}\n return y + 1"
+        names = globals() | {"around": around}
         exec(code, names)
         found[line] = []
         f = torch.compile(names["f"], backend=keep(found[line]))
-        f(x, torch.ones(4 * n, device=x.device))
+        f(x, torch.ones(4 * n, device=x.device), dist.get_rank())
         dist.barrier()
     return found
 

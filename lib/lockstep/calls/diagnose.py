@@ -372,8 +372,8 @@ def held_by_a_graph(ranks: Mapping[int, Seen]) -> Verdict | None:
 def parted_replays(ranks: Mapping[int, Seen]) -> Verdict | None:
     """Replays of captured graphs that do not go together, as far as their collectives are known.
 
-    The ranks in it are those whose GPUs were given fewer collectives than others; none, where the
-    numbers are equal and the graphs are not, which may well be right.
+    The ranks in it are those whose GPUs were given the fewest collectives, beyond which no GPU
+    gets; none, where the numbers are equal and the graphs are not, which may well be right.
     """
     reached = {rank: seen.reader.reached() for rank, seen in ranks.items()}
     groups = {line[0]: None for lines in reached.values() for line in lines if replayed(line[1])}
@@ -389,16 +389,17 @@ def parted_replays(ranks: Mapping[int, Seen]) -> Verdict | None:
             for rank in group.ranks
         }
         counts = _by_value({rank: f"got {count}" for rank, count in given.items()})
-        short = [rank for rank in group.ranks if given[rank] < max(given.values())]
+        fewest, most = min(given.values()), max(given.values())
         where = _first_difference(group, ranks)
-        if short:
+        if fewest < most:
             said = f"The ranks' GPUs have been given different numbers of collectives on {group}, "
             said += f"those in replays of captured graphs included: {counts}.{where and ' '}{where}"
         elif where:
             said = where
         else:
             continue
-        return Verdict(f"{said} {_ONE_PLAN}", tuple(short))
+        short = tuple(rank for rank in group.ranks if given[rank] == fewest < most)
+        return Verdict(f"{said} {_ONE_PLAN}", short)
     return None
 
 
