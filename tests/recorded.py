@@ -9,9 +9,10 @@ _MISALIGNED = (
     DATA / "data-parallel" / "fsdp2",
     DATA / "tensor-parallel" / "in-pieces",
     DATA / "tensor-parallel" / "serial",
-    FOREIGN / "ddp-tutorial-series-multigpu_torchrun",
-    FOREIGN / "tensor_parallelism-sequence_parallel_example",
-    FOREIGN / "tensor_parallelism-tensor_parallel_example",
+    FOREIGN / "ddp-tutorial-series-multigpu_torchrun-x2",
+    FOREIGN / "tensor_parallelism-fsdp_tp_example-x4",
+    FOREIGN / "tensor_parallelism-tensor_parallel_example-x2",
+    FOREIGN / "tensor_parallelism-tensor_parallel_example-x4",
 )
 MISALIGNED = tuple(folder for folder in _MISALIGNED if folder.is_dir())
 ALIGNED = sorted({path.parent for path in DATA.rglob("rank*.json.gz")} - set(MISALIGNED))

@@ -27,7 +27,7 @@ def test_two_steps_of_any_script_are_recorded(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     assert main([f"foreign/{script}", "-n", "2", "--to", str(tmp_path / "data")]) == 0
-    trace = Trace.load(tmp_path / "data" / "traces" / "foreign" / f"{tmp_path.name}-train")
+    trace = Trace.load(tmp_path / "data" / "traces" / "foreign" / f"{tmp_path.name}-train-x2")
     assert trace.ranks == (0, 1)
     for rank in trace.ranks:
         reduced = [one for one in trace if one.rank == rank and one.name == "gloo:all_reduce"]

@@ -2056,9 +2056,9 @@ prediction = 2 * 10 + 1  # each block forward and backward, the root once
 from collections import Counter
 
 PROGRAMS = {
-    "DDP tutorial": "ddp-tutorial-series-multigpu_torchrun",
-    "nanoGPT": "nanoGPT-train",
-    "FSDP2 example": "FSDP2-example",
+    "DDP tutorial": "ddp-tutorial-series-multigpu_torchrun-x2",
+    "nanoGPT": "nanoGPT-train-x2",
+    "FSDP2 example": "FSDP2-example-x2",
 }
 rows, stamps = [], {}
 for name, folder in PROGRAMS.items():

@@ -2146,10 +2146,11 @@ lockstep.claim(
 #
 # About 10 minutes; it is recorded. [PyTorch's
 # examples](https://github.com/pytorch/examples/tree/main/distributed/tensor_parallelism) have an MLP of two layers cut by
-# columns and rows, once with tensor parallelism alone, once with sequence parallelism. Both ran unchanged on two GPUs.
-# In both, the input is no parameter and needs no gradient.
+# columns and rows, once with tensor parallelism alone, once with sequence parallelism. In both, the input is no
+# parameter and needs no gradient. A third program trains a small Llama on a 2 × 2 mesh: sequence parallelism in pairs
+# of ranks, FSDP2 across the pairs. All ran unchanged, the first two on two GPUs, the third on four.
 #
-# **Predict:** how many collectives has a step of the one with sequence parallelism?
+# **Predict:** how many collectives has a step of the MLP with sequence parallelism?
 
 # %% id="others-prediction" tags=["prediction"]
 prediction = 2 + 1  # gather and scatter; scatter's backward, a gather
@@ -2157,26 +2158,32 @@ prediction = 2 + 1  # gather and scatter; scatter's backward, a gather
 # %% id="others"
 from collections import Counter
 
-PROGRAMS = {"tensor parallel": "tensor", "sequence parallel": "sequence"}
-rows, stamps = [], {}
-for name, word in PROGRAMS.items():
-    folder = f"traces/foreign/tensor_parallelism-{word}_parallel_example"
+PROGRAMS = {
+    "tensor parallel": "tensor_parallel_example-x2",
+    "sequence parallel": "sequence_parallel_example-x2",
+    "2-D": "fsdp_tp_example-x4",
+}
+rows, stamps, totals = [], {}, {}
+for name, program in PROGRAMS.items():
+    folder = f"traces/foreign/tensor_parallelism-{program}"
     recorded = lockstep.recorded(folder)
     trace = lockstep.Trace.load(recorded)
     stamps[str(recorded.stamp)] = recorded.stamp
     found = [o.collective for o in trace if o.rank == 0 and o.collective]
     seen = Counter(one.operation for one in found)
+    totals[name] = seen.total() / 2
     calls = ", ".join(f"{n / 2:g} {kind}" for kind, n in seen.items())
     spent = trace.breakdown().of(0)
     share = spent.compute / (spent.end - spent.start)
     rows.append([name, calls, f"{share:.1%}"])
 columns = ["program", "calls of a step", "computes"]
-title = "Two programs of others on two GPUs, of their time on rank 0"
+title = "Three programs of others, of their time on rank 0"
 stamp = list(stamps.values())
 display(lockstep.table(title, columns, rows, stamp=stamp))
-lockstep.compare(predicted=prediction, measured=seen.total() / 2)
+measured = totals["sequence parallel"]
+lockstep.compare(predicted=prediction, measured=measured)
 
 # %% [markdown] id="others-explained"
-# These are section 3's calls, without the reduce-scatter that the gradient of x would need. (Tensor parallelism alone has
+# The MLPs make section 3's calls, without the reduce-scatter that the gradient of x would need. (Tensor parallelism alone has
 # one all-reduce for the same reason, the forward one.) Such small layers leave the GPUs idle: these programs teach the
 # calls, not speed.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .infer_groups import guessed_groups
+from .joins import launch_of
 from .slices import NONE, SYNCHRONISING, Column, Kind, Slices, once
 
 _POINT_TO_POINT = frozenset({"send", "recv"})
@@ -136,10 +137,10 @@ def match(trace: Slices) -> Matches:
     Where the trace gives no sequence, the order within group and operation counts. If a rank's
     recording begins or ends earlier than another's, the shift is taken at which sizes agree and
     the times between collectives agree `_CLEARLY` best, and a note says so; without such a shift
-    they stay unmatched. Kernels that follow each other with one sequence are one collective.
-    Sends and receives are matched by their peers. A group of unknown ranks and name is guessed by
-    when its collectives end (see `guess`), or else taken for that of all ranks if all of them have
-    it. Takes time in proportion to the slices.
+    they stay unmatched. Kernels of calls before the recording are left out. Kernels that follow
+    each other with one sequence are one collective. Sends and receives are matched by their peers.
+    A group of unknown ranks and name is guessed by when its collectives end (see `guess`), or else
+    taken for that of all ranks if all of them have it. Takes time in proportion to the slices.
     """
     unmatched: Counter[str] = Counter()
     notes: list[str] = []
@@ -184,6 +185,9 @@ def _entries(
 ) -> tuple[_Entries, list[_Queue]]:
     """In order of queue, rank, time. Successive kernels of one sequence are one collective."""
     rows = trace.where(Kind.COMMUNICATION)
+    earlier = _called_earlier(trace, rows)
+    unmatched["the calls come before the recording"] += int(earlier.sum())
+    rows = rows[~earlier]
     queue, queues = _queues(trace, rows)
     unmatched["the operation is unknown"] += int((queue == _NO_OPERATION).sum())
     unmatched["the peer is unknown"] += int((queue == _NO_PEER).sum())
@@ -207,6 +211,19 @@ def _entries(
     queue, place = segment // len(ranks), segment % len(ranks)
     known = trace.collective[rows]
     return _Entries(rows, queue, place, sequence, start, end, known, kernels), queues
+
+
+def _called_earlier(trace: Slices, rows: Column) -> Column:
+    """Whether a slice began before any of its rank's whose launch is in the trace, and has none,
+    and no more than its name says what it is."""
+    start = trace.start[rows]
+    named = np.array([one.evidence == "name" for one in trace.known] or [False])
+    launched = launch_of(trace, rows) != NONE
+    first = np.full(max(trace.ranks, default=0) + 1, np.iinfo(np.int64).min)
+    first[trace.rank[rows[launched]]] = np.iinfo(np.int64).max
+    np.minimum.at(first, trace.rank[rows[launched]], start[launched])
+    by_name = named[trace.collective[rows]]
+    return ~launched & by_name & (start < first[trace.rank[rows]])
 
 
 def _side_by_side(entries: _Entries, number: Column) -> tuple[_Entries, Column]:
