@@ -15,6 +15,7 @@ from lockstep.figures.table import Table
 from tqdm import tqdm
 
 from . import (
+    ahead_of_time,
     backends,
     capstone,
     claims,
@@ -66,6 +67,7 @@ EXPERIMENTS = (
     decode_step.EXPERIMENT,
     graph_rules.EXPERIMENT,
     cold_start.EXPERIMENT,
+    ahead_of_time.EXPERIMENT,
     memory.EXPERIMENT,
     foreign.EXPERIMENT,
     unchanged.EXPERIMENT,
