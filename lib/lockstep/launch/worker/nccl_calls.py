@@ -223,9 +223,9 @@ class NcclCalls:
         with self._lock:
             began = self._copied = perf_counter()
             found = _dump(with_calls=True)
-            self._took = perf_counter() - began
             entries, news = found.get("entries", []), self._take_replays()
             news |= bool(entries) and self._take(entries, found["pg_config"])
+            self._took = perf_counter() - began
             forget = function("_reset_fr_recording_nccl")
             if is_over and forget and not self._pending and os.environ.keys().isdisjoint(_SET):
                 forget()
