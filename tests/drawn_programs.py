@@ -596,9 +596,7 @@ def drawn(seed: int, count: int) -> dict[str, Drawn]:
 # is missed draws others, with another seed.
 FITTED = {**drawn(seed=37, count=50), **drawn(seed=73, count=50), **drawn(seed=109, count=50)}
 KEPT = {name: one for name, one in drawn(seed=211, count=100).items() if name not in FITTED}
-LATER = {
-    name: one for name, one in drawn(seed=307, count=105).items() if name not in FITTED | KEPT
-}
+LATER = {name: one for name, one in drawn(seed=307, count=105).items() if name not in FITTED | KEPT}
 
 
 if __name__ == "__main__":

@@ -362,8 +362,7 @@ class Dispatch(TorchDispatchMode):
         lasts = costs.lasts(device.machine, fetched)
         kernel = Kernel(
             costs.name, lasts, costs.share, costs.traffic, costs.kind, uses,
-            work if device.values else None, line=device.line(), draw=draw, gap=costs.gap,
-            tiles=costs.tiles,
+            work if device.values else None, line=device.line(), draw=draw, tiles=costs.tiles,
         )  # fmt: skip
         for _ in range(costs.kernels - 1):
             part = replace(kernel, uses=(), values=None, draw=None, part=True)
