@@ -30,7 +30,7 @@ class Machine:
     """A GPU and its host in few constants; `source` says where they are from.
 
     Of the host, in ns: dispatch, what an operation needs before its launch, and more of that:
-    matmul, for a product, several and each_tensor, for one of many tensors (an optimizer's),
+    matmul, for a product, attention, for that in one operation, several and each_tensor, for one of many tensors (an optimizer's),
     backward, for one in a backward pass; view, an operation without a launch, and allocate, one
     that only makes a tensor; module, a call of an nn.Module, optimizer, a step of one, and
     parameter, each tensor of that; launch, the launching call; graph_launch, a graph's, for each
@@ -69,6 +69,7 @@ class Machine:
     link: float
     dispatch: float = 2_800.0
     matmul: float = 5_100.0
+    attention: float = 30_000.0
     several: float = 3_100.0
     each_tensor: float = 450.0
     backward: float = 31_000.0
