@@ -30,13 +30,13 @@ class Machine:
     """A GPU and its host in few constants; `source` says where they are from.
 
     Of the host, in ns: dispatch, what an operation needs before its launch, and more of that:
-    matmul, for a product, attention, for that in one operation, several and each_tensor, for one of many tensors (an optimizer's),
-    backward, for one in a backward pass; view, an operation without a launch, and allocate, one
-    that only makes a tensor; module, a call of an nn.Module, optimizer, a step of one, and
-    parameter, each tensor of that; launch, the launching call; graph_launch, a graph's, for each
-    node; synchronise, a call that finds all done; event, a call that records one or lets a stream
-    wait for it; context, `with stream(…)`. depth: launches that wait in a queue before the next
-    one blocks.
+    matmul, for a product, attention, for one that is all of it, several and each_tensor, for one of
+    many tensors (an optimizer's), backward, for one in a backward pass; view, an operation without
+    a launch, and allocate, one that only makes a tensor; module, a call of an nn.Module, optimizer,
+    a step of one, and parameter, each tensor of that; launch, the launching call; graph_launch, a
+    graph's, for each node; synchronise, a call that finds all done; event, a call that records one
+    or lets a stream wait for it; context, `with stream(…)`. depth: launches that wait in a queue
+    before the next one blocks.
 
     Of the device, in ns: latency, from a launch's begin until an idle device begins, and gap,
     between kernels of a stream (graph_latency, graph_gap: in a graph, and graph_gap_more before any
