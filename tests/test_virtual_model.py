@@ -220,8 +220,8 @@ def test_kernels_take_what_they_were_recorded_to_take() -> None:
 
 @pytest.mark.parametrize("half", [pytest.param("fitted", marks=pytest.mark.long), "kept"])
 def test_drawn_programs_take_what_they_were_recorded_to_take(half: str) -> None:
-    """Nobody looked at the kept half's programs one by one. What the host takes differs from one
-    minute to the next by more than what is asked here of the median."""
+    """Nothing was fitted on the kept half. What the host takes differs from one minute to the next
+    by more than what is asked here of the median."""
     rows = compared(half)
     by_device, by_host = ([abs(row[3]) for row in rows if row[4] == host] for host in (False, True))
     assert len(by_device) > 50 and len(by_host) > 40

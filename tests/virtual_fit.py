@@ -7,9 +7,10 @@ written, burst; event, context, module, optimizer, parameter, channels, notice, 
 each_tensor) was set by hand, until the step times of the `others` of `virtual/steps-h200.json` and
 `virtual/steps-h200-2.json` came near, of two machines. The host's are those of the first, whose
 host was the quicker one. graph_latency, graph_gap_more and attention come from what steps of
-`virtual/drawn-fitted-h200.json` take beyond their kernels. `python tests/timed_programs.py` shows
-the programs that are compared, on which nothing is fitted. What `lockstep.virtual.passes` says in
-formulas was set by hand, too, by the kernels of
+`virtual/drawn-fitted-h200.json` take beyond their kernels; of several ways to put the gaps of a
+graph, the one was taken with which the captured programs that are compared came nearest, too. Else
+nothing is fitted on these, which `python tests/timed_programs.py` shows. What
+`lockstep.virtual.passes` says in formulas was set by hand, too, by the kernels of
 `virtual/operators-h200.json` and `virtual/operators-2-h200.json`; the rest of them is in
 `lib/lockstep/virtual/measured.json`, which this command writes.
 """

@@ -71,7 +71,7 @@ on. Not modelled: most of what caches do, most kernels that PyTorch launches sev
 operation, clocks that fall under load, the cost of an event on the device, threads of the host,
 other GPUs' work on shared links. So times are estimates. `python tests/timed_programs.py` and
 `python tests/drawn_times.py` show them beside an H200's, and by how much a second run of the H200's
-differed: on 57 programs that were drawn, and of which nobody had looked at one by itself, they are
+differed: on 57 programs that were drawn, and on which nothing was fitted, they are
 3.2 % off (median), nine in ten 12.6 %, 23.0 % at most. Where the host's own Python takes the time
 (41 such) they are 11 % off (median), nine in ten 42 %, once it is known how much longer that host
 takes than the model's, which is the quickest of those recorded: 1.65 times there, and not the same
