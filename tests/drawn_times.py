@@ -5,19 +5,36 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from drawn_programs import FITTED, KEPT, Drawn
+from drawn_programs import FITTED, KEPT, LATER, Drawn
 from lockstep import recorded, virtual
+from lockstep.virtual.model import H200, Machine
 
-HALVES = {"fitted": FITTED, "kept": KEPT}
+HALVES = {"fitted": FITTED, "kept": KEPT, "later": LATER}
+HOST = (
+    "dispatch", "matmul", "attention", "several", "each_tensor", "backward", "view", "allocate",
+    "module", "context", "optimizer", "parameter", "launch", "graph_launch", "event",
+)  # fmt: skip
+# How much longer than the model's host that of the machine took which recorded the first halves, by
+# the fitted one. Later recordings say for each program what a launch took just then.
+SLOWER = 1.65
 
 
-def simulated(programs: Mapping[str, Drawn]) -> dict[str, float]:
-    """Seconds of a step between two events on a virtual H200, from an idle device."""
+def beside_host(slower: float) -> Machine:
+    """A virtual H200 beside a host that takes so much longer than the model's."""
+    return replace(H200, **{name: slower * getattr(H200, name) for name in HOST})
+
+
+def simulated(programs: Mapping[str, Drawn], slower: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of a step between two events on a virtual H200, from an idle device.
+
+    slower: how much longer than the model's host the recording's took, by program.
+    """
     found = {}
     for name, program in programs.items():
-        with virtual.device("H200", values=False) as cuda:
+        with virtual.device(beside_host(slower[name]), values=False) as cuda:
             step = program.make(cuda)
             step()
             first, last = (cuda.Event(enable_timing=True) for _ in range(2))
@@ -42,7 +59,12 @@ def compared(half: str) -> list[tuple[str, float, float, float, bool]]:
     """
     content = _content(half)
     again = content.get("programs_again", content["programs"])
-    ours = simulated(HALVES[half])
+    launch = H200.dispatch + H200.launch
+    slower = {
+        name: row["launch_seconds"] * 1e9 / launch if "launch_seconds" in row else SLOWER
+        for name, row in content["programs"].items()
+    }
+    ours = simulated({name: HALVES[half][name] for name in slower}, slower)
     rows = []
     for name, row in content["programs"].items():
         one, other = sorted((row["seconds"], again[name]["seconds"]))

@@ -1,11 +1,12 @@
 """Times of the drawn programs, or of the sweeps, on this machine's GPU, as a JSON file.
 
-    python tests/record_times.py fitted|kept|sweeps|more FILE [SECONDS]
+    python tests/record_times.py fitted|kept|later|sweeps|more FILE [SECONDS]
 
 Of each program: seconds of a step between two events, from an idle device (the median of 25, and
-the quartiles), the host's seconds until the last launch, and of each kernel by PyTorch's profiler
-its name and nanoseconds (the median of 5 steps). No program begins after so many SECONDS; what
-failed is listed with its error.
+the quartiles), the host's seconds until the last launch, what the host takes just then to launch an
+addition (hosts differ by a factor of two, also from one minute to the next), and of each kernel by
+PyTorch's profiler its name and nanoseconds (the median of 5 steps). No program begins after so many
+SECONDS; what failed is listed with its error.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drawn_programs import FITTED, KEPT, Make, Step
+from drawn_programs import FITTED, KEPT, LATER, Make, Step
 from operator_sweeps import MORE, SWEEPS
 from torch.profiler import ProfilerActivity, profile
 
-TIMES, PROFILED = 25, 5
+HALVES = {"fitted": FITTED, "kept": KEPT, "later": LATER}
+TIMES, PROFILED, LAUNCHES = 25, 5, 100
 _WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
@@ -53,9 +55,22 @@ def timed(step: Step) -> dict[str, float]:
     }
 
 
-def kernels(step: Step) -> list[tuple[str, int]]:
-    """The kernels of a step, in the order of their starts."""
-    rounds: list[list[tuple[int, str, int]]] = []
+def launch_seconds() -> float:
+    """The host's seconds for an addition, of many."""
+    x = torch.zeros(1024, device="cuda")
+    took = []
+    for _ in range(5):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(LAUNCHES):
+            x.add_(1)
+        took.append(time.perf_counter() - began)
+    torch.cuda.synchronize()
+    return statistics.median(took) / LAUNCHES
+
+
+def kernels(step: Step) -> dict[str, Any]:
+    """The kernels of a step, in the order of their starts, and the seconds of all."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(PROFILED):
             step()
@@ -65,14 +80,21 @@ def kernels(step: Step) -> list[tuple[str, int]]:
         if "CUDA" in str(event.device_type()):
             found.append((event.start_ns(), event.name(), event.duration_ns()))
     found.sort()
+    seconds = sum(nanoseconds for *_, nanoseconds in found) / 1e9 / PROFILED
     if len(found) % PROFILED:
-        return [(name, nanoseconds) for _, name, nanoseconds in found]
+        return {
+            "kernel_seconds": seconds,
+            "kernels": [(name, nanoseconds) for _, name, nanoseconds in found],
+        }
     each = len(found) // PROFILED
     rounds = [found[at : at + each] for at in range(0, len(found), each)] if each else []
-    return [
-        (some[0][1], round(statistics.median(one[2] for one in some)))
-        for some in zip(*rounds, strict=True)
-    ]
+    return {
+        "kernel_seconds": seconds,
+        "kernels": [
+            (some[0][1], round(statistics.median(one[2] for one in some)))
+            for some in zip(*rounds, strict=True)
+        ],
+    }
 
 
 def measured(make: Make) -> dict[str, Any]:
@@ -82,7 +104,10 @@ def measured(make: Make) -> dict[str, Any]:
     torch.cuda.synchronize()
     gc.disable()
     try:
-        return {**timed(step), "kernels": kernels(step)}
+        before = launch_seconds()
+        times = timed(step)
+        launch = (before + launch_seconds()) / 2
+        return {**times, "launch_seconds": launch, **kernels(step)}
     finally:
         gc.enable()
 
@@ -94,8 +119,7 @@ def main(which: str, file: str, limit: str = "300") -> None:
         every = list((SWEEPS if which == "sweeps" else MORE).items())
         random.Random(5).shuffle(every)  # so that a limit leaves out a bit of everything
     else:
-        half = FITTED if which == "fitted" else KEPT
-        every = [(name, program.make) for name, program in half.items()]
+        every = [(name, program.make) for name, program in HALVES[which].items()]
     torch.manual_seed(0)
     x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     for _ in range(200):
@@ -108,16 +132,15 @@ def main(which: str, file: str, limit: str = "300") -> None:
             failed[name] = "no time was left"
             continue
         try:
-            row = measured(make)
+            row = programs[name] = measured(make)
             row["kernels"] = [
                 (names.setdefault(kernel[:120], len(names)), nanoseconds)
                 for kernel, nanoseconds in row["kernels"]
             ]
-            programs[name] = row
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
         make = None  # type: ignore[assignment]
-        if number % 10 == 9 or which in ("fitted", "kept"):
+        if number % 10 == 9 or which in HALVES:
             gc.collect()
             torch.cuda.empty_cache()
     content = {

@@ -218,15 +218,16 @@ def test_kernels_take_what_they_were_recorded_to_take() -> None:
     assert np.median(apart) < 0.06 and np.quantile(apart, 0.9) < 0.2
 
 
-@pytest.mark.parametrize(
-    "half, most", [pytest.param("fitted", 0.06, marks=pytest.mark.long), ("kept", 0.06)]
-)
-def test_drawn_programs_take_what_they_were_recorded_to_take(half: str, most: float) -> None:
-    """What the device takes; hosts differ by more than half. Nobody looked at the kept half before
-    it was compared, once: 4.0 % off (median), nine in ten 14.8 %, 25.6 % at most."""
-    apart = [abs(row[3]) for row in compared(half) if not row[4]]
-    assert len(apart) > 50
-    assert np.median(apart) < most and np.quantile(apart, 0.9) < 0.16 and max(apart) < 0.3
+@pytest.mark.parametrize("half", [pytest.param("fitted", marks=pytest.mark.long), "kept"])
+def test_drawn_programs_take_what_they_were_recorded_to_take(half: str) -> None:
+    """Nothing was fitted on the kept half. What the host takes differs from one minute to the next
+    by more than what is asked here of the median."""
+    rows = compared(half)
+    by_device, by_host = ([abs(row[3]) for row in rows if row[4] == host] for host in (False, True))
+    assert len(by_device) > 50 and len(by_host) > 40
+    assert np.median(by_device) < 0.05 and np.quantile(by_device, 0.9) < 0.15
+    assert max(by_device) < 0.25
+    assert np.median(by_host) < 0.15
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=lambda machine: machine.name)

@@ -3,11 +3,13 @@
 `flops` lies between what the recorded MLP's products reach and 8192³ products beside a collective,
 which take 1.55 ms each where the GPU's power limit holds them back. What is not read here (product,
 k_step, split, cold, single, single_step, unsplit, bias, reduction, across; l2, cached, kept, many,
-written, burst; graph_latency, graph_gap_more, before_product; event, context, module, optimizer,
-parameter, channels, notice, backward, several, each_tensor) was set by hand, until the step times
-of the `others` of `virtual/steps-h200.json` and `virtual/steps-h200-2.json` came near, of two
-machines. The host's are those of the first, whose host was the quicker one. `python
-tests/timed_programs.py` shows the programs that are compared, on which nothing is fitted. What
+written, burst; event, context, module, optimizer, parameter, channels, notice, backward, several,
+each_tensor) was set by hand, until the step times of the `others` of `virtual/steps-h200.json` and
+`virtual/steps-h200-2.json` came near, of two machines. The host's are those of the first, whose
+host was the quicker one. graph_latency, graph_gap_more and attention come from what steps of
+`virtual/drawn-fitted-h200.json` take beyond their kernels; of several ways to put the gaps of a
+graph, the one was taken with which the captured programs that are compared came nearest, too. Else
+nothing is fitted on these, which `python tests/timed_programs.py` shows. What
 `lockstep.virtual.passes` says in formulas was set by hand, too, by the kernels of
 `virtual/operators-h200.json` and `virtual/operators-2-h200.json`; the rest of them is in
 `lib/lockstep/virtual/measured.json`, which this command writes.

@@ -71,10 +71,11 @@ on. Not modelled: most of what caches do, most kernels that PyTorch launches sev
 operation, clocks that fall under load, the cost of an event on the device, threads of the host,
 other GPUs' work on shared links. So times are estimates. `python tests/timed_programs.py` and
 `python tests/drawn_times.py` show them beside an H200's, and by how much a second run of the H200's
-differed: on 57 programs that were drawn, and that nobody had looked at, they were 4.0 % off
-(median), nine in ten 14.8 %, 25.6 % at most, when they were compared (4.4, 15.1 and 25.4 % since,
-by what other recordings asked for). They are worst where the host's own Python takes the time (27 %
-on 41 such): two H200s' hosts differed by 25 %.
+differed: on 57 programs that were drawn, and on which nothing was fitted, they are
+3.2 % off (median), nine in ten 12.6 %, 23.0 % at most. Where the host's own Python takes the time
+(41 such) they are 11 % off (median), nine in ten 42 %, once it is known how much longer that host
+takes than the model's, which is the quickest of those recorded: 1.65 times there, and not the same
+from one minute to the next. Two H200s' hosts differed by 25 %.
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
 tensor's shape in place, IPC, external streams and events, random numbers that depend on values,

@@ -31,8 +31,8 @@ _BLOCK_OF_PRODUCT = 128 * 128  # elements of the result of what is counted by it
 class Cost:
     """work: ns alone on the device. share, traffic: see `schedule.DeviceTask`. name: what it is.
 
-    kernels: how many such the operation launches. gap: ns more between it and the kernel before.
-    tiles: of a product, those that SMs compute one after the other.
+    kernels: how many such the operation launches. tiles: of a product, those that SMs compute one
+    after the other.
     """
 
     name: str
@@ -41,7 +41,6 @@ class Cost:
     traffic: float
     kind: Kind
     kernels: int = 1
-    gap: float = 0.0
     tiles: int = 0
 
     def lasts(self, machine: Machine, cold: int) -> float:
@@ -103,7 +102,7 @@ def cost(
         return Cost(name + UNKNOWN * (known is None), work, share, traffic, kind, kernels)
     work = max(computing, machine.product + moving) + adding
     traffic = min(moving / work, 1.0)
-    return Cost(name, work, share, traffic, Kind.COMPUTE, 1, machine.before_product, tiles)
+    return Cost(name, work, share, traffic, Kind.COMPUTE, tiles=tiles)
 
 
 def touched(tensor: torch.Tensor) -> int:

@@ -82,8 +82,7 @@ class Kernel:
     """The work that a launch gives to the device; a captured one is launched again and again.
 
     part: whether it is one of several kernels of an operation, and not the last, which reads and
-    writes for all. gap: ns more than usual between the kernel before and this one. tiles: see
-    `costs.Cost`.
+    writes for all. tiles: see `costs.Cost`.
     """
 
     name: str
@@ -99,7 +98,6 @@ class Kernel:
     meet: Callable[[], Meeting] | None = None
     draw: Callable[[], torch.Tensor] | None = None  # takes random numbers, says from what state
     part: bool = False
-    gap: float = 0.0
     tiles: int = 0
 
 

@@ -30,24 +30,24 @@ class Machine:
     """A GPU and its host in few constants; `source` says where they are from.
 
     Of the host, in ns: dispatch, what an operation needs before its launch, and more of that:
-    matmul, for a product, several and each_tensor, for one of many tensors (an optimizer's),
-    backward, for one in a backward pass; view, an operation without a launch, and allocate, one
-    that only makes a tensor; module, a call of an nn.Module, optimizer, a step of one, and
-    parameter, each tensor of that; launch, the launching call; graph_launch, a graph's, for each
-    node; synchronise, a call that finds all done; event, a call that records one or lets a stream
-    wait for it; context, `with stream(…)`. depth: launches that wait in a queue before the next
-    one blocks.
+    matmul, for a product, attention, for one that is all of it, several and each_tensor, for one of
+    many tensors (an optimizer's), backward, for one in a backward pass; view, an operation without
+    a launch, and allocate, one that only makes a tensor; module, a call of an nn.Module, optimizer,
+    a step of one, and parameter, each tensor of that; launch, the launching call; graph_launch, a
+    graph's, for each node; synchronise, a call that finds all done; event, a call that records one
+    or lets a stream wait for it; context, `with stream(…)`. depth: launches that wait in a queue
+    before the next one blocks.
 
     Of the device, in ns: latency, from a launch's begin until an idle device begins, and gap,
-    between kernels of a stream (graph_latency, graph_gap: in a graph, and graph_gap_more before a
-    long one; before_product: more before a product); kernel, the least that one takes (product,
-    reduction: of such a kernel); across, what a reduction needs more whose blocks must meet; cold,
-    what a kernel on some of the SMs waits for operands that have left the L2 cache; k_step, what a
-    product needs for 64 of its inner dimension, however few its tiles are; split, to add up the
-    parts of one whose inner dimension several SMs share. Without tensor cores: single, the least
-    that a product takes, and single_step for 64 of its inner dimension, of which `unsplit` are on
-    one SM; bias, what adding one takes. collective, the least that one takes. notice, what a stream
-    needs to see that what it waits for has come: so the next kernel of another stream is first.
+    between kernels of a stream (graph_latency, graph_gap: in a graph, and graph_gap_more before any
+    but the least); kernel, the least that one takes (product, reduction: of such a kernel); across,
+    what a reduction needs more whose blocks must meet; cold, what a kernel on some of the SMs waits
+    for operands that have left the L2 cache; k_step, what a product needs for 64 of its inner
+    dimension, however few its tiles are; split, to add up the parts of one whose inner dimension
+    several SMs share. Without tensor cores: single, the least that a product takes, and single_step
+    for 64 of its inner dimension, of which `unsplit` are on one SM; bias, what adding one takes.
+    collective, the least that one takes. notice, what a stream needs to see that what it waits for
+    has come: so the next kernel of another stream is first.
 
     flops: FLOP/s of products by dtype; vector: of all else. memory, pinned, pageable, link: bytes/s
     of device memory, of copies between it and the host's, and of bus bandwidth between GPUs. many:
@@ -69,6 +69,7 @@ class Machine:
     link: float
     dispatch: float = 2_800.0
     matmul: float = 5_100.0
+    attention: float = 30_000.0
     several: float = 3_100.0
     each_tensor: float = 450.0
     backward: float = 31_000.0
@@ -81,7 +82,7 @@ class Machine:
     launch: float = 3_800.0
     latency: float = 6_210.0
     gap: float = 1_150.0
-    graph_latency: float = 7_400.0
+    graph_latency: float = 6_000.0
     graph_launch: float = 8.2
     graph_gap: float = 30.0
     graph_gap_more: float = 500.0
@@ -89,7 +90,6 @@ class Machine:
     event: float = 3_700.0
     kernel: float = 1_060.0
     product: float = 2_300.0
-    before_product: float = 350.0
     single: float = 3_400.0
     bias: float = 12_500.0
     reduction: float = 2_600.0
@@ -154,8 +154,8 @@ class Machine:
         return self.flops.get(dtype, self.vector) > TENSOR_CORES
 
     def gap_in_graph(self, work: float) -> float:
-        """ns before a kernel of a graph, which hides the less of its beginning the longer it is."""
-        return self.graph_gap + self.graph_gap_more * min(max(work - 1_500, 0) / 10_000, 1.0)
+        """ns before a kernel of a graph, which the least ones do not need."""
+        return self.graph_gap + self.graph_gap_more * min(max(work - 1_500, 0) / 1_500, 1.0)
 
     def elementwise(self, elements: int) -> float:
         """The share of the SMs that a kernel over so many elements fills."""

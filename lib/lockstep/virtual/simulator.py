@@ -210,7 +210,7 @@ class Device:
             if kernel.draw is not None:
                 work.before = kernel.draw()
         task = DeviceTask(
-            kernel.name, stream, kernel.work, ready, kernel.share, kernel.traffic, gap + kernel.gap,
+            kernel.name, stream, kernel.work, ready, kernel.share, kernel.traffic, gap,
             kernel.engine,
             Tiles(kernel.tiles, self.machine.sms, kernel.work) if kernel.tiles else None,
             kernel.meet() if kernel.meet is not None else None,

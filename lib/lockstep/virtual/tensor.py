@@ -362,8 +362,7 @@ class Dispatch(TorchDispatchMode):
         lasts = costs.lasts(device.machine, fetched)
         kernel = Kernel(
             costs.name, lasts, costs.share, costs.traffic, costs.kind, uses,
-            work if device.values else None, line=device.line(), draw=draw, gap=costs.gap,
-            tiles=costs.tiles,
+            work if device.values else None, line=device.line(), draw=draw, tiles=costs.tiles,
         )  # fmt: skip
         for _ in range(costs.kernels - 1):
             part = replace(kernel, uses=(), values=None, draw=None, part=True)
@@ -644,6 +643,8 @@ def _draws(op: Op, call: _Call) -> bool:
 def _dispatch(machine: Machine, op: Op, made: int) -> float:
     """ns of the host before the launch of an operation that writes so many tensors."""
     more = machine.matmul if op.name in PRODUCTS else 0.0
+    if "scaled_dot_product" in op.name:  # several kernels could do it
+        more = machine.attention
     if op.name.startswith(SEVERAL):
         more = machine.several + made * machine.each_tensor
     if torch._C._current_autograd_node() is not None:
