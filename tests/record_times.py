@@ -132,6 +132,9 @@ def main(which: str, file: str, limit: str = "300") -> None:
             failed[name] = "no time was left"
             continue
         try:
+            if number % 10 == 9 or which in HALVES:
+                gc.collect()
+                torch.cuda.empty_cache()  # raises after a program that has broken the device
             row = programs[name] = measured(make)
             row["kernels"] = [
                 (names.setdefault(kernel[:120], len(names)), nanoseconds)
@@ -140,9 +143,6 @@ def main(which: str, file: str, limit: str = "300") -> None:
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
         make = None  # type: ignore[assignment]
-        if number % 10 == 9 or which in HALVES:
-            gc.collect()
-            torch.cuda.empty_cache()
     content = {
         "machine": f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}",
         "times": TIMES,

@@ -36,8 +36,9 @@ class Cut(torch.nn.Module):
         self.second = torch.nn.Linear(part, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.second(torch.relu(self.first(x)))
-        return x + functional.all_reduce(y, "sum", dist.group.WORLD)
+        y, group = self.second(torch.relu(self.first(x))), dist.group.WORLD
+        assert group is not None
+        return x + functional.all_reduce(y, "sum", group)
 
 
 @torch.no_grad()

@@ -2060,6 +2060,7 @@ lockstep.interactive.layer(product, links, measured=known, stamp=stamps)
 # Is it so? An MLP with 8,192 rows was recorded on one, two and four H200s, with an all-gather before it and a
 # reduce-scatter behind it, which send as much as the all-reduce.
 
+
 # %% id="far-recorded"
 def mlps(recorded):
     """By width: an MLP whole on one GPU, and cut."""
