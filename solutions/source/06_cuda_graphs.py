@@ -349,7 +349,7 @@ lockstep.check("captured", captured)
 
 # %% id="gain-prediction" tags=["prediction"]
 # your number: eager time / replay time
-prediction = 599 / (140 - 6.0)
+prediction = 599 / (139 - 6.0)
 
 
 # %% id="gain"
