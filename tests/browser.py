@@ -405,22 +405,28 @@ class Page:
         """Have the letters of code so many pixels larger, as JupyterLab's menu does."""
         self._page.evaluate(ENLARGE, by)
 
+    def resize(self, width: int) -> None:
+        """Have a window of this width; a narrow one without JupyterLab's list of files."""
+        self._page.set_viewport_size({"width": width, "height": 1000})
+        self._page.evaluate(SHOW_FILES, width >= WIDTH)
+
     def screenshot(self, path: Path, theme: str = LIGHT) -> None:
         """The whole notebook as one picture, from its title on."""
         self.turn(theme)
+        width = self._page.viewport_size["width"]
         self._page.mouse.move(0, 0)  # the row of a table below it would be marked
         height = self._page.evaluate(FULL_HEIGHT)
         part = min(height, HIGHEST)
-        self._page.set_viewport_size({"width": WIDTH, "height": part})
+        self._page.set_viewport_size({"width": width, "height": part})
         self._page.wait_for_function(IS_LAID_OUT, arg=part)
         head = self._page.evaluate(f"() => {NOTEBOOK}.getBoundingClientRect().top")
-        picture = Image.new("RGB", (WIDTH, height))
+        picture = Image.new("RGB", (width, height))
         step = part - 300  # the parts overlap by more than the page's head and foot
         for below in range(0, height - part + step, step):
             top = self._page.evaluate(SCROLL_TO, min(below, height - part))
             shot = Image.open(io.BytesIO(self._page.screenshot()))
             cut = int(head) + 10 if top else 0  # and the head's shadow
-            picture.paste(shot.crop((0, cut, WIDTH, part)), (0, int(top) + cut))
+            picture.paste(shot.crop((0, cut, width, part)), (0, int(top) + cut))
         path.parent.mkdir(parents=True, exist_ok=True)
         picture.save(path)
 
@@ -666,6 +672,11 @@ FULL_HEIGHT = f"""() => {{
     const below = last.getBoundingClientRect().bottom - outer.getBoundingClientRect().bottom;
     return Math.ceil(window.innerHeight + below) + 20;
 }}"""
+
+SHOW_FILES = """shown => {
+    const shell = window.jupyterapp.shell;
+    shown ? shell.expandLeft() : shell.collapseLeft();
+}"""
 
 IS_LAID_OUT = f"""height => window.innerHeight === height
     && {NOTEBOOK}.clientHeight > height - 300 && document.fonts.status === 'loaded'"""

@@ -13,7 +13,7 @@ import platformdirs
 import playwright.sync_api as playwright
 import pytest
 import readme_pictures
-from browser import DARK, LIGHT, Browser, Page, serving
+from browser import DARK, LIGHT, WIDTH, Browser, Page, serving
 from lockstep.author import build
 from lockstep.author.screenshots import chromium
 from lockstep.course.links import exercise_address
@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 PICTURES = None  # where to put pictures of all notebooks
 if folder := os.environ.get("PICTURES"):
     PICTURES = Path(folder)
+WIDTHS = (WIDTH, 1024, 420)
 LABS = sorted(path.stem for path in (ROOT / "labs").glob("*.ipynb"))
 SOLUTIONS = sorted(path.stem for path in (ROOT / "solutions").glob("*.ipynb"))
 
@@ -103,9 +104,14 @@ def run_and_judge(page: Page, name: str, verdict: str) -> int:
     page.run_all()
     hints = page.open_hints()
     assert page.problems() == []
+    for width in WIDTHS if PICTURES else ():
+        page.resize(width)
+        page.screenshot(PICTURES / f"{name}-{width}.png")
+        assert page.problems() == []
+        page.screenshot(PICTURES / f"{name}-{width}-dark.png", DARK)
+        assert page.problems() == []
     if PICTURES:
-        page.screenshot(PICTURES / f"{name}.png")
-        page.screenshot(PICTURES / f"{name}-dark.png", DARK)
+        page.resize(WIDTH)
     elif name == f"labs-{DARKENED}":
         page.turn(DARK)
     assert page.problems() == []
