@@ -2075,7 +2075,8 @@ rows = []
 for D, (whole, two) in took[2].items():
     real = whole, two, took[4][D][1]
     times = [f"{whole / two:.2f}", f"{took[4][D][0] / real[2]:.2f}"]
-    times += [f"{mlp_seconds(D, 1, 8192) / mlp_seconds(D, n, 8192):.2f}" for n in (2, 4)]
+    model = [mlp_seconds(D, n, 8192) for n in (1, 2, 4)]
+    times += [f"{model[0] / one:.2f}" for one in model[1:]]
     rows.append([D, *(f"{1e6 * one:,.0f}" for one in real), *times])
 columns = ["width", "one", "two", "four", "times as fast: two", "four"]
 columns += ["by the model: two", "four"]
