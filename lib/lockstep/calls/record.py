@@ -37,14 +37,14 @@ from ..base.formatting import ranks_text
 
 SIZE = 32 << 20  # bytes of address space; memory is used only as the record grows
 HEADER = struct.Struct("<11Q")
-PID, WAITING, DROPPED, ON_GPU, HELP, DOUBT, SECTION, USED = 0, 8, 16, 24, 32, 40, 48, 56
-STANDS, MOVES = 72, 80
+PID, WAITING, DROPPED, ON_GPU, HELP, DOUBT, SECTION, USED = range(8)  # numbers of the header
+STANDS, MOVES = 9, 10
 ENTRY = struct.Struct("<ddQIBB")
-WAITED_FOR = ENTRY.size - 1  # where in an entry that is said
+END, WAITED_FOR = 8, ENTRY.size - 1  # where in an entry these are said
 ONCE, AGAIN = 1, 2  # what is said there
 CALL, GROUP, COUNT = 0, 1, 2  # kinds of entries
-U64 = struct.Struct("<Q")
 F64 = struct.Struct("<d")
+_U64 = struct.Struct("<Q")
 FORSAKEN = -1.0  # in place of an end: nobody kept what isend() or irecv() returned
 
 GRAPH = 2  # in the header: see `Reader.holds_a_graph`
@@ -67,8 +67,7 @@ def section_size(memory: Any) -> int:
 
 def offset_of(place: int, size: int) -> int:
     """Return where the entry at a place lies in the memory, while its section is there."""
-    section, within = divmod(place, size)
-    return HEADER.size + section % 2 * size + within
+    return HEADER.size + place % (2 * size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +252,8 @@ class Reader:
     def header(self) -> bytes:
         return bytes(self._memory[: HEADER.size])
 
-    def _number(self, at: int) -> int:
-        number: int = U64.unpack_from(self._memory, at)[0]
+    def _number(self, which: int) -> int:
+        number: int = _U64.unpack_from(self._memory, 8 * which)[0]
         return number
 
     @property
@@ -293,7 +292,7 @@ class Reader:
     def progress(self) -> tuple[int, ...]:
         """Changes whenever the rank's main thread enters or leaves a call, or NCCL's go on."""
         section = self._number(SECTION)
-        used = self._number(USED + 8 * (section % 2))
+        used = self._number(USED + section % 2)
         return section, used, *map(self._number, (WAITING, STANDS, MOVES))
 
     @property
@@ -353,7 +352,7 @@ class Reader:
             current = self._number(SECTION)
             found = []
             for section in range(max(0, current - 1), current + 1):
-                used = min(self._number(USED + 8 * (section % 2)), size)
+                used = min(self._number(USED + section % 2), size)
                 at = HEADER.size + section % 2 * size
                 found.append((section * size, bytes(self._memory[at : at + used])))
             if self._number(SECTION) == current:  # else the rank has begun the next one meanwhile

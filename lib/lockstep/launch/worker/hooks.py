@@ -36,6 +36,7 @@ from builtins import all, any, isinstance, issubclass, len, map, next, repr, sum
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
+from math import prod
 from signal import getsignal, valid_signals
 from types import CodeType, FrameType
 from typing import Any
@@ -82,10 +83,14 @@ _OTHER_METHODS = {
 _LONGEST_DESCRIPTION = 60  # characters
 _LONGEST_KEYS = 200  # characters of the names for which a rank waits at a store
 _MOST_KINDS = 4096  # of calls of one operation that are remembered
+_LISTS = frozenset({list, tuple})
 RAISED = object()  # what an observer gets in place of the result of a call that raised
 
 Arguments = tuple[Any, ...]
-_Look = tuple[Any, Any, bool]  # a tensor's shape, its dtype, and whether it is on a GPU
+_Looks = tuple[tuple[Any, Any, bool], ...]  # tensors' shape, dtype, and whether on a GPU
+# What a call is given: its tensors; its peer, as c10d counts, within the group, None: any, or none;
+# its tag, and whether it is asynchronous.
+_What = tuple[_Looks, int | None, int, bool]
 Watching = Generator[None, Any, None]
 Observer = Callable[[Recorder, Arguments, dict[str, Any]], Watching]
 
@@ -103,9 +108,12 @@ _options: set[Any] = set()  # the types of what the methods of a process group a
 _key = object.__hash__  # as id(), of which programs can hear
 _OWN = globals()
 _get_future: Any = None
-_shape_of: Any = None  # getters of tensors: a subclass may have other ideas of what these are
+_shape_of: Any = None  # getters of tensors whose class may have other ideas of what these are
 _dtype_of: Any = None
 _is_cuda: Any = None
+_base: Any = None  # the class of all tensors
+_plain: set[Any] = set()  # the classes of tensors that do as PyTorch does
+_has_modes: Any = None  # whether the program is asked about each function of PyTorch
 _eval_frame: Any = None
 _operations: Any = None  # the class of torch.ops.c10d
 _below: Any = None  # the dispatcher's keys below the one at which calls are caught
@@ -245,13 +253,15 @@ def install() -> None:
 
     Imports torch, runs no tensor operation and starts no thread, so it may run before a fork.
     """
-    global torch, dist, _C10D, _get_future, _eval_frame, _below, _shape_of, _dtype_of, _is_cuda
+    global torch, dist, _C10D, _get_future, _eval_frame, _below
+    global _base, _has_modes, _shape_of, _dtype_of, _is_cuda
     import torch
     import torch.distributed as dist
 
     _C10D, _get_future = dist.distributed_c10d.__file__, dist.Work.get_future
-    base = torch._C.TensorBase
-    _shape_of, _dtype_of, _is_cuda = base.shape.__get__, base.dtype.__get__, base.is_cuda.__get__
+    _base, _has_modes = torch._C.TensorBase, torch._C._is_torch_function_mode_enabled
+    _plain.update((torch.Tensor, torch.nn.Parameter))
+    _shape_of, _dtype_of, _is_cuda = _base.shape.__get__, _base.dtype.__get__, _base.is_cuda.__get__
     _eval_frame = torch._C._dynamo.eval_frame
     kinds = vars(torch._C._distributed_c10d).values()
     _options.update(kind for kind in kinds if hasattr(kind, "asyncOp"))
@@ -416,102 +426,77 @@ class _Operation:
         self.asynchronous = self._index("async_op")
         besides = [a for a in self.arguments if a in _BESIDES]
         self.given = len(besides) + (self.group if self.tensors is not None else 0)
-        self._kinds: dict[Any, CallKind] = {}  # of calls that there have been
+        self._kinds: dict[Any, tuple[CallKind, bool]] = {}  # of calls that there have been
 
     def _index(self, *names: str) -> int | None:
         return next((self.arguments.index(n) for n in names if n in self.arguments), None)
 
-    def tensors_in(self, args: Arguments) -> list[Any]:
-        """Return the tensors that go in; on a rank from which none does, those that come out."""
-        return [] if self.tensors is None else _flat(args[self.tensors]) or _flat(args[0])
+    def looks(self, args: Arguments) -> _Looks | None:
+        """Return what the tensors are like that go in; on a rank from which none does, those that
+        come out. None if one of them is no tensor."""
+        if self.tensors is None:
+            return ()
+        looks = _looks(args[self.tensors])
+        return _looks(args[0]) if looks == () else looks
 
-    def read(
-        self, args: Arguments, more: dict[str, Any]
-    ) -> tuple[list[Any], int | None, int, bool] | None:
-        """The tensors, peer, tag and asynchronous of a call to the method that `torch.distributed`
-        calls, in the way in which it does; None if this is another way."""
+    def read(self, args: Arguments, more: dict[str, Any]) -> _What | None:
+        """Look at a call to the method that `torch.distributed` calls; None if it is not made in
+        the way in which that does it."""
         if more:
             if more.keys() != {"opts"}:
                 return None
             args = (*args, more["opts"])
-        peer, tag, asynchronous = None, 0, False
         if self.is_message:
             if len(args) != self.given or any(type(number) is not int for number in args[1:]):
                 return None
-            peer, tag = (None if self.peer is None else args[1]), args[-1]
+            peer, tag, asynchronous = (None if self.peer is None else args[1]), args[-1], False
         else:
-            if len(args) != self.given + 1 or type(args[-1]) not in _options:
+            if len(args) != self.given + 1 or type(options := args[-1]) not in _options:
                 return None
-            peer = None if self.peer is None else args[-1].rootRank
-            asynchronous = args[-1].asyncOp
-        tensors, base = self.tensors_in(args), torch._C.TensorBase
-        for tensor in tensors:
-            if not issubclass(type(tensor), base):
-                return None
-        return tensors, peer, tag, asynchronous
+            peer, tag = (None if self.peer is None else options.rootRank), 0
+            asynchronous = options.asyncOp
+        looks = self.looks(args)
+        return None if looks is None else (looks, peer, tag, asynchronous)
 
-    def begin(
-        self,
-        recorder: Recorder,
-        group: Any,
-        tensors: list[Any],
-        peer: int | None,
-        tag: int,
-        asynchronous: bool,
-    ) -> tuple[int, bool]:
-        """Enter a call in the record. Returns its entry, and whether it is on a GPU.
-
-        peer: as c10d counts, within the group; None: any, or none.
-        """
-        number, known = _group_of(recorder, group)
-        looks = tuple([(_shape_of(one), _dtype_of(one), _is_cuda(one)) for one in tensors])
-        key = number, looks, peer, tag, asynchronous, recorder.here.batching
-        kind = self._kinds.get(key)
-        if kind is None:
-            if len(self._kinds) >= _MOST_KINDS:
-                self._kinds.clear()
-            kind = self._kinds[key] = self._kind(recorder, known, tensors, *key)
-        on_gpu = bool(looks) and looks[0][2]
+    def begin(self, recorder: Recorder, group: Any, what: _What) -> tuple[int, bool]:
+        """Enter a call in the record. Returns its entry, 0 for none, and whether it is on a GPU."""
+        seen = _seen.get(_key(group))
+        try:
+            kind, on_gpu = self._kinds[seen and seen[1], recorder.local.here.batching, what]
+        except (KeyError, TypeError):  # the first of its kind, or its sizes are symbols
+            kind, on_gpu = safely(self._kind, recorder, group, what, default=(None, False))
+            if kind is None:
+                return 0, False
         if on_gpu:
             recorder.on_gpu()
         return recorder.begin_one(kind), on_gpu
 
-    def _kind(
-        self,
-        recorder: Recorder,
-        known: Group,
-        tensors: list[Any],
-        number: int,
-        looks: tuple[_Look, ...],
-        peer: int | None,
-        tag: int,
-        asynchronous: bool,
-        batched: bool,
-    ) -> CallKind:
+    def _kind(self, recorder: Recorder, group: Any, what: _What) -> tuple[CallKind, bool]:
+        looks, peer, tag, asynchronous = what
+        number, known = _group_of(recorder, group)
+        batched = recorder.local.here.batching
         if peer is not None:
             peer = _global_rank(known, peer)
         elif self.is_message:
             peer = ANY_SOURCE
-        size = sum(map(_size_of, tensors))
+        shapes = tuple(tuple(shape) for shape, *_ in looks)
+        size = sum(prod(shape) * dtype.itemsize for shape, dtype, _ in looks)
         dtype = str(looks[0][1]).removeprefix("torch.") if looks else ""
         said = (self.name, peer, (size, dtype) if self.name in SAME_SIZE else None)
-        return recorder.kind(
-            self.name,
-            number,
-            tuple(tuple(shape) for shape, *_ in looks),
-            dtype,
-            size,
-            peer,
-            tag,
-            asynchronous,
-            batched=batched,
-            summed=None if self.is_message else (known, said),
-        )
+        summed = None if self.is_message else (known, said)
+        call = self.name, number, shapes, dtype, size, peer, tag, asynchronous
+        found = recorder.kind(*call, batched=batched, summed=summed), bool(looks) and looks[0][2]
+        if len(self._kinds) >= _MOST_KINDS:
+            self._kinds.clear()
+        self._kinds[number, batched, what] = found
+        return found
 
-    def call(self, recorder: Recorder, has_handle: bool, *call: Any) -> Watching:
-        """Observe a call; arguments as for `begin`. has_handle: whether Python gets its Work."""
-        *_, asynchronous = call
-        place, on_gpu = self.begin(recorder, *call)
+    def call(
+        self, recorder: Recorder, group: Any, what: _What, has_handle: bool = True
+    ) -> Watching:
+        """Observe a call. has_handle: whether Python gets its Work."""
+        *_, asynchronous = what
+        place, on_gpu = self.begin(recorder, group, what)
         if asynchronous and not has_handle:
             recorder.say_waited(place)
         entered = recorder.enter(place)  # most return at once, some block right here
@@ -523,11 +508,6 @@ class _Operation:
             _follow(recorder, place, out, self.is_message, asynchronous, on_gpu, has_handle)
 
 
-def _size_of(tensor: Any) -> int:
-    base = torch._C.TensorBase
-    return int(base.numel(tensor) * base.element_size(tensor))
-
-
 def _is_on_gpu(tensor: Any) -> bool:
     return bool(_is_cuda(tensor))
 
@@ -535,25 +515,26 @@ def _is_on_gpu(tensor: Any) -> bool:
 def _method(name: str, operation: _Operation) -> Callable[..., Any]:
     """A method of process groups, observed where it is called as `torch.distributed` calls it."""
     original = getattr(dist.ProcessGroup, name)
+    group_kind, work_kind = dist.ProcessGroup, dist.Work
 
     def call(group: Any, *args: Any, **more: Any) -> Any:
         recorder = _recorder
-        if recorder is None or _is_aside or _is_deep or (here := recorder.here).quiet:
+        if recorder is None or _is_aside or _is_deep or (here := recorder.local.here).quiet:
             return original(group, *args, **more)
         if _nccl is not None and safely(_is_nccls, group, args, more):
             if _unnamed:
                 safely(_name_group, group)
             return original(group, *args, **more)
-        read = operation.read(args, more) if type(group) is dist.ProcessGroup else None
-        if read is None:
+        what = operation.read(args, more) if type(group) is group_kind else None
+        if what is None:
             safely(_descend)
             return original(group, *args, **more)
         here.is_caught = True
         try:
-            if operation.is_message or read[-1]:
-                watching = operation.call(recorder, True, group, *read)
+            if operation.is_message or what[-1]:
+                watching = operation.call(recorder, group, what)
                 return _beside(watching, original, (group, *args), more)
-            place, on_gpu = safely(operation.begin, recorder, group, *read, default=(0, False))
+            place, on_gpu = operation.begin(recorder, group, what)
             entered = recorder.enter(place)
             try:
                 work = original(group, *args, **more)
@@ -561,7 +542,7 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
                 recorder.finish(place, entered)
                 raise
             recorder.leave(entered)
-            if type(work) is not dist.Work:
+            if type(work) is not work_kind:
                 safely(_follow, recorder, place, work, False, False, on_gpu, True)
             else:
                 here.blocking = work, place  # it is waited for next
@@ -618,17 +599,21 @@ def _catching(kind: Any) -> Any:
 
 
 def _way_down(_: Recorder, args: Arguments, ___: Any) -> Watching:
-    if not (_nccl is not None and (one := _first_tensor(args)) is not None and _is_on_gpu(one)):
+    if not _is_for_nccl(args):
         _descend()
     yield
+
+
+def _is_for_nccl(args: Arguments) -> bool:
+    return _nccl is not None and (one := _first_tensor(args)) is not None and _is_on_gpu(one)
 
 
 def _first_tensor(args: Any) -> Any:
     """The first tensor among arguments, or in a list of them; None where there is none."""
     for one in args:
-        while type(one) in (list, tuple) and one:
+        while type(one) in _LISTS and one:
             one = one[0]
-        if issubclass(type(one), torch._C.TensorBase):
+        if issubclass(type(one), _base):
             return one
     return None
 
@@ -674,9 +659,9 @@ def _kernel(operation: Any, observer: Observer) -> Callable[..., Any]:
 
     def kernel(keyset: Any, *args: Any) -> Any:
         recorder = _recorder
-        if recorder is None or _is_aside or recorder.here.quiet or recorder.here.is_caught:
+        if recorder is None or _is_aside or (here := recorder.local.here).quiet or here.is_caught:
             return redispatch(keyset & _below, *args)
-        if _nccl is not None and (one := _first_tensor(args)) is not None and _is_on_gpu(one):
+        if _is_for_nccl(args):
             return redispatch(keyset & _below, *args)
         watching = observer(recorder, args, {})
         return _beside(watching, redispatch, (keyset & _below, *args), {})
@@ -693,9 +678,9 @@ def _dispatcher_observer(operation: _Operation) -> Observer:
         # Arguments that equal their default do not arrive here; async_op's default is True.
         place = at.asynchronous
         asynchronous = place is not None and (len(args) <= place or args[place])
-        tensors = operation.tensors_in(args)
-        has_handle = _has_python_the_handle()
-        yield from operation.call(recorder, has_handle, group, tensors, peer, tag, asynchronous)
+        looks = operation.looks(args) or ()
+        what = looks, peer, tag, asynchronous
+        yield from operation.call(recorder, group, what, _has_python_the_handle())
 
     return observe
 
@@ -717,44 +702,54 @@ def _global_rank(group: Group, number: int) -> int:
     return group.ranks[number] if number < len(group.ranks) else number
 
 
-def _flat(tensors: Any) -> list[Any]:
-    if type(tensors) not in (list, tuple):
-        return [tensors]
-    flat: list[Any] = []
-    for part in tensors:
-        if type(part) in (list, tuple):
-            flat += _flat(part)
+def _looks(tensors: Any) -> _Looks | None:
+    """What an argument's tensors are like: one, or those in lists; None if one is no tensor."""
+    plain = () if _has_modes() else _plain
+    looks: list[Any] = []
+    for one in tensors if type(tensors) in _LISTS else (tensors,):
+        if type(one) in plain:
+            looks.append((one.shape, one.dtype, one.is_cuda))
+        elif type(one) in _LISTS:
+            if (within := _looks(one)) is None:
+                return None
+            looks += within
+        elif issubclass(type(one), _base):
+            looks.append(safely(_look, one))
         else:
-            flat.append(part)
-    return flat
+            return None
+    return tuple(looks)
+
+
+def _look(tensor: Any) -> tuple[Any, Any, bool]:
+    return _shape_of(tensor), _dtype_of(tensor), _is_cuda(tensor)
 
 
 def _group_of(recorder: Recorder, group: Any) -> tuple[int, Group]:
     """The number that the record has for a process group, and what it is."""
-    known = _seen.get(_key(group))
-    if known is not None and known[0]() is group:
-        return known[1]
+    key = _key(group)
+    if (known := _seen.get(key)) is not None:
+        return known[1:]
     name = _name_of(group)
     size = dist.ProcessGroup.size(group)
     found = recorder.group((name, size), lambda: _describe(recorder, group, name, size))
-    key, backends = _key(group), _backends(group)
+    backends = _backends(group)
 
     def gone(_: Any) -> None:
         _seen.pop(key, None)
         _departed.append(backends)
 
-    _seen[key] = (ref(group, gone), found)
+    _seen[key] = ref(group, gone), *found
     return found
 
 
 # Groups that have been used, by key; and what those talked by that went last.
-_seen: dict[int, tuple[ref[Any], tuple[int, Group]]] = {}
+_seen: dict[int, tuple[ref[Any], int, Group]] = {}
 _departed: deque[list[Any]] = deque(maxlen=1)
 
 
 def groups() -> list[Any]:
     """The process groups that are alive: while they are held none of them ends."""
-    return [group() for group, _ in list(_seen.values())]
+    return [group() for group, *_ in list(_seen.values())]
 
 
 def forget_departed() -> None:
@@ -835,7 +830,7 @@ def _begun(name: str) -> Observer:
     """Observe isend, irecv and batch_isend_irecv: what they return is the caller's to keep."""
 
     def observe(recorder: Recorder, _: Any, __: Any) -> Watching:
-        here = recorder.here
+        here = recorder.local.here
         before, here.batching = here.batching, here.batching or name == "batch_isend_irecv"
         yield
         here.batching = before
@@ -853,10 +848,11 @@ def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
         recorder = _recorder
         if recorder is None or _is_aside:
             return original(*args, **kwargs)
-        if not args or not (place := recorder.here.blocked_by(args[0])):
+        here = recorder.local.here
+        if here.blocking is None or not args or args[0] is not here.blocking[0]:
             return observed(*args, **kwargs)
-        recorder.say_waited(place)
-        entered = recorder.enter_again(place)
+        (_, place), here.blocking = here.blocking, None
+        entered = recorder.wait_in(place)
         try:
             return original(*args, **kwargs)
         finally:
@@ -904,10 +900,10 @@ def _wait_tensor(recorder: Recorder, _: Any, __: Any) -> Watching:
 
 def _store(name: str) -> Observer:
     def observe(recorder: Recorder, args: Arguments, _: Any) -> Watching:
-        if recorder.here.quiet or len(args) < 2:
+        if recorder.local.here.quiet or len(args) < 2:
             return
         keys = [args[1]] if type(args[1]) is str else args[1]
-        plain = type(keys) in (list, tuple) and all(type(key) is str for key in keys)
+        plain = type(keys) in _LISTS and all(type(key) is str for key in keys)
         shown = repr(", ".join(keys) if plain else "…")
         what = f"store.{name}({shown if len(shown) < _LONGEST_KEYS else '…'})"
         with recorder.internal("store", what, may_be_helped=not _is_the_jobs(args[0])):
@@ -930,7 +926,7 @@ def _is_the_jobs(store: Any) -> bool:
 
 
 def _init_process_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
-    if recorder.here.quiet:
+    if recorder.local.here.quiet:
         return
     given = dict(zip(_OF_INIT, args, strict=False)) | more
     size, rank = (given.get(name) for name in ("world_size", "rank"))
@@ -954,7 +950,7 @@ _OF_INIT = ("backend", "init_method", "timeout", "world_size", "rank", "store")
 
 def _new_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
     # With local synchronization it is a matter of the members alone.
-    if recorder.here.quiet or more.get("use_local_synchronization"):
+    if recorder.local.here.quiet or more.get("use_local_synchronization"):
         return
     _note_nccl(recorder)
     ranks = args[0] if args else more.get("ranks")
@@ -997,7 +993,7 @@ def _members(ranks: Any) -> str:
 
 
 def _destroy_process_group(recorder: Recorder, args: Arguments, more: dict[str, Any]) -> Watching:
-    if recorder.here.quiet:
+    if recorder.local.here.quiet:
         return
     _note_nccl(recorder)
     if _nccl is not None:

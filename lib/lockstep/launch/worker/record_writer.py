@@ -6,11 +6,12 @@ it takes when it is imported: a program may put something else into `os`.
 
 from __future__ import annotations
 
-import math
 import threading
-from builtins import len, repr
+from builtins import hash, len, max, repr  # noqa: UP029
 from collections.abc import Callable
+from math import isnan, nan
 from os import getpid
+from struct import Struct
 from time import perf_counter
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -22,13 +23,13 @@ from ...calls.record import (
     COUNT,
     DOUBT,
     DROPPED,
+    END,
     ENTRY,
     F64,
     GROUP,
     HEADER,
     ONCE,
     SECTION,
-    U64,
     USED,
     WAITED_FOR,
     Group,
@@ -45,14 +46,16 @@ _pack = msgspec.msgpack.Encoder().encode
 class CallKind(NamedTuple):
     """What calls that are alike have in common.
 
-    counter: how many calls there were in their sequence, in a list of one. body: what stands in
-    their entries. checksum, said: of a group, in a list of one, and what they add to it.
+    body, layout: what stands in their entries, and the layout of those. counter: how many calls
+    there were in their sequence, in a list of one. checksum, said: of a group, in a list of one,
+    and what they add to it.
     """
 
-    counter: list[int]
     body: bytes
+    layout: Struct
+    counter: list[int]
     checksum: list[int]
-    said: bytes
+    said: int
 
 
 class RecordWriter:
@@ -60,11 +63,11 @@ class RecordWriter:
 
     def __init__(self, memory: Any):
         self._memory = memory
+        self._header = memoryview(memory)[: HEADER.size].cast("Q")
         self._lock = threading.RLock()  # what interrupts a thread may make calls, too
         self._is_writing = False
         self._size = section_size(memory)
         self._section = 0
-        self._used = 1  # place 0 is nobody's
         self._held = 0  # calls in the current section
         self._held_before = 0  # and in the one before it
         self._counts: dict[_CountedLine, list[int]] = {}
@@ -73,14 +76,16 @@ class RecordWriter:
         self._groups_made = 0
         self.newest = 0
         self.fault = ""  # what went wrong here first, in a line
-        HEADER.pack_into(memory, 0, getpid(), 0, 0, 0, 0, 0, 0, self._used, 0, 0, 0)
+        HEADER.pack_into(memory, 0, getpid(), *[0] * 10)
+        self._begin_section()
+        self._used = self._header[USED] = 1  # place 0 is nobody's
 
     def doubt(self, fault: str = "") -> None:
         """From now on nobody is to judge by this record: calls are missing, or mean another rank.
 
         fault: why, where that is no doing of the program's.
         """
-        U64.pack_into(self._memory, DOUBT, 1)
+        self._header[DOUBT] = 1
         self.fault = self.fault or fault
 
     def knows(self, key: Any) -> bool:
@@ -95,7 +100,8 @@ class RecordWriter:
                 if (known := self._groups.get(key)) is None:  # another thread may have been first
                     known = self._groups[key] = (self._groups_made, described)
                     self._groups_made += 1
-                    self._append(math.nan, GROUP, 0, _pack(_introduction(*known)))
+                    body = _introduction(*known)
+                    self._enter(CallKind(body, _layout(body), [0], [0], 0), nan, what=GROUP)
         return known
 
     def kind(
@@ -122,24 +128,42 @@ class RecordWriter:
         if len(body) > self._size // 4:  # thousands of tensors at once
             body = _pack((operation, group, (), *more))
         counter = self._counts.setdefault((group, line_of(operation, peer, tag)), [0])
-        if summed is None:
-            return CallKind(counter, body, [0], b"")
-        return CallKind(counter, body, self._checksum(summed[0]), repr(summed[1]).encode())
+        sums = ([0], 0) if summed is None else (self._checksum(summed[0]), _code(summed[1]))
+        return CallKind(body, _layout(body), counter, *sums)
 
-    def _enter(self, kind: CallKind, at: float | None = None, number: int | None = None) -> int:
-        """Append a call; number: in its sequence, None: the next one."""
-        counter, body, checksum, said = kind
+    def _enter(
+        self, kind: CallKind, at: float | None = None, number: int | None = None, what: int = CALL
+    ) -> int:
+        """Append a call, or what else is like it; number: in its sequence, None: the next one."""
+        body, layout, counter, checksum, said = kind
         with self._lock:
-            if number is None:
-                number = counter[0]
-            counter[0] = number + 1
-            checksum[0] = crc32(said, checksum[0])
-            return self._append(perf_counter() if at is None else at, CALL, number, body)
+            if self._is_writing:  # a signal's handler, or a `__del__`, in the middle of this
+                self.doubt()
+                return 0
+            self._is_writing = True
+            try:
+                if number is None:
+                    number = counter[0]
+                counter[0] = number + 1
+                checksum[0] = hash((checksum[0], said))
+                if self._used + layout.size > self._size:
+                    self._next_section()
+                start, used = perf_counter() if at is None else at, self._used
+                offset, place = self._begins_at + used, self._first + used
+                layout.pack_into(self._memory, offset, start, nan, number, len(body), what, 0, body)
+                # Only now does a reader see the entry.
+                self._used = self._header[self._used_of] = used + layout.size
+                if what == CALL:
+                    self.newest = place
+                    self._held += 1
+                return place
+            finally:
+                self._is_writing = False
 
     def sum_up(self, group: Group, *call: Any) -> None:
         """Keep a checksum of what all ranks of a group must do alike, to compare at the end."""
         checksum = self._checksum(group)
-        checksum[0] = crc32(repr(call).encode(), checksum[0])
+        checksum[0] = hash((checksum[0], _code(call)))
 
     def _checksum(self, group: Group) -> list[int]:
         return self._checksums.setdefault((group.name, group.ranks), [0])
@@ -149,64 +173,51 @@ class RecordWriter:
         """The checksum of each group: its name, its ranks, the sum."""
         return [(*group, checksum[0]) for group, checksum in self._checksums.items()]
 
-    def _append(self, start: float, kind: int, number: int, data: bytes) -> int:
-        if self._is_writing:  # a signal's handler, or a `__del__`, in the middle of this
-            self.doubt()
-            return 0
-        self._is_writing = True
-        try:
-            if self._used + ENTRY.size + len(data) > self._size:
-                self._next_section()
-            return self._write(start, kind, number, data)
-        finally:
-            self._is_writing = False
-
     def _next_section(self) -> None:
-        dropped = U64.unpack_from(self._memory, DROPPED)[0] + self._held_before
+        dropped = self._header[DROPPED] + self._held_before
         self._section += 1
         self._held, self._held_before = 0, self._held
         self._begin_section()
-        U64.pack_into(self._memory, DROPPED, dropped)
+        self._header[DROPPED] = dropped
 
     def _begin_section(self) -> None:
         """Say in a new section what one must know to read it; it takes the oldest one's memory."""
-        self._used = 0
-        U64.pack_into(self._memory, USED + 8 * (self._section % 2), 0)
-        U64.pack_into(self._memory, SECTION, self._section)
-        for number, group in self._groups.values():
-            self._write(math.nan, GROUP, 0, _pack(_introduction(number, group)))
-        for (number, line), count in self._counts.items():
-            self._write(math.nan, COUNT, 0, _pack((number, line, count[0])))
-
-    def _write(self, start: float, kind: int, number: int, data: bytes) -> int:
-        memory, length = self._memory, len(data)
-        place = self._section * self._size + self._used
-        offset = offset_of(place, self._size)
-        body = offset + ENTRY.size
-        ENTRY.pack_into(memory, offset, start, math.nan, number, length, kind, 0)
-        memory[body : body + length] = data
-        self._used = used = self._used + ENTRY.size + length
-        # Only now does a reader see the entry.
-        U64.pack_into(memory, USED + 8 * (self._section % 2), used)
-        if kind == CALL:
-            self.newest = place
-            self._held += 1
-        return place
+        self._first = self._section * self._size  # its place
+        self._oldest = max(1, self._first - self._size)  # places before this one are gone
+        self._begins_at = offset_of(self._first, self._size)
+        self._used_of = USED + self._section % 2  # the number of the header that says how much
+        self._header[self._used_of] = 0
+        self._header[SECTION] = self._section
+        known = [(GROUP, _introduction(*group)) for group in self._groups.values()]
+        known += [(COUNT, _pack((*line, count[0]))) for line, count in self._counts.items()]
+        data = b"".join(
+            _layout(body).pack(nan, nan, 0, len(body), what, 0, body) for what, body in known
+        )
+        self._memory[self._begins_at : self._begins_at + len(data)] = data
+        self._used = self._header[self._used_of] = len(data)
 
     def end(self, place: int, at: float | None = None) -> None:
         """Write down that a call is over, unless that is known or its entry is gone."""
-        section = place // self._size
-        if not place or not 0 <= self._section - section <= 1:
-            return
-        offset = offset_of(place, self._size) + 8
-        if math.isnan(F64.unpack_from(self._memory, offset)[0]):
-            F64.pack_into(self._memory, offset, perf_counter() if at is None else at)
+        if place >= self._oldest:
+            offset = offset_of(place, self._size) + END
+            if isnan(F64.unpack_from(self._memory, offset)[0]):
+                F64.pack_into(self._memory, offset, perf_counter() if at is None else at)
 
     def say_waited(self, place: int, how: int = ONCE) -> None:
         """Write down that somebody waits, or has waited, for the end of a call."""
-        if place and 0 <= self._section - place // self._size <= 1:
+        if place >= self._oldest:
             self._memory[offset_of(place, self._size) + WAITED_FOR] = how
 
 
-def _introduction(number: int, group: Group) -> tuple[Any, ...]:
-    return (number, group.name, group.ranks, group.called)
+def _layout(body: bytes) -> Struct:
+    """The layout of an entry with this body."""
+    return Struct(f"{ENTRY.format}{len(body)}s")
+
+
+def _code(call: Any) -> int:
+    """A number for what is said of a call, the same in each process."""
+    return crc32(repr(call).encode())
+
+
+def _introduction(number: int, group: Group) -> bytes:
+    return _pack((number, group.name, group.ranks, group.called))

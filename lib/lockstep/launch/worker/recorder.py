@@ -19,12 +19,14 @@ from builtins import len
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import get_ident
+from time import perf_counter
 from typing import Any
 from weakref import ref
 
 from ...calls.record import (
     AGAIN,
     DROPPED,
+    END,
     F64,
     FORSAKEN,
     GRAPH,
@@ -33,7 +35,6 @@ from ...calls.record import (
     MOVES,
     ON_GPU,
     STANDS,
-    U64,
     USED,
     WAITING,
     Group,
@@ -46,8 +47,10 @@ _MOST_WATCHERS = 16
 _key = object.__hash__  # as id(), of which programs can hear
 
 
-class _Here(threading.local):
+class _Here:
     """The calls that are under way in one thread."""
+
+    __slots__ = ("batching", "blocking", "fresh", "is_caught", "quiet")
 
     def __init__(self) -> None:
         self.batching = False  # inside of batch_isend_irecv
@@ -56,13 +59,10 @@ class _Here(threading.local):
         self.fresh: list[Any] = []  # Works that their caller may not have got yet
         self.blocking: tuple[Any, int] | None = None  # a synchronous call: its Work and entry
 
-    def blocked_by(self, work: Any) -> int:
-        """The entry of the synchronous call whose Work this is, once; or 0."""
-        blocking = self.blocking
-        if blocking is None or blocking[0] is not work:
-            return 0
-        self.blocking = None
-        return blocking[1]
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.here = _Here()
 
 
 class Recorder(RecordWriter):
@@ -74,7 +74,7 @@ class Recorder(RecordWriter):
         self._defaults_ended = 0
         self._outermost = 0  # the entry in which the main thread is, its outermost one
         self._stood_in = 0  # the one in which it was seen to stand, where it has said none
-        self.here = _Here()
+        self.local = _Local()
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
         self._works: dict[int, tuple[ref[Any], int]] = {}  # by key: the Work, its entry
         self._futures: dict[int, tuple[ref[Any], int]] = {}  # by key: of a Work, its entry
@@ -95,10 +95,10 @@ class Recorder(RecordWriter):
             self._used = self._held = self._held_before = self.newest = 0
             for held in (self._works, self._futures, self._spent, self._messages):
                 held.clear()
-            self.here.fresh.clear()
+            self.local.here.fresh.clear()
             self.is_on_gpu, self._may_be_helped = False, 0
-            for at in (WAITING, DROPPED, ON_GPU, HELP, USED, USED + 8, STANDS):
-                U64.pack_into(self._memory, at, 0)
+            for which in (WAITING, DROPPED, ON_GPU, HELP, USED, USED + 1, STANDS):
+                self._header[which] = 0
             self._begin_section()
 
     @property
@@ -127,8 +127,9 @@ class Recorder(RecordWriter):
 
     def begin_one(self, kind: CallKind) -> int:
         """Enter a call of this kind; returns its entry, 0 where it has none."""
-        here = self.here
-        here.fresh.clear()
+        here = self.local.here
+        if here.fresh:
+            here.fresh.clear()
         if here.blocking is not None:  # the program has kept the Work of a synchronous call
             self.follow(*here.blocking, False, None, False)
             here.blocking = None
@@ -145,36 +146,36 @@ class Recorder(RecordWriter):
 
     def end_queued(self, place: int) -> None:
         """Write down that a GPU has done a call; when is not known."""
-        if place and 0 <= self._section - place // self._size <= 1:
+        if place >= self._oldest:
             offset = offset_of(place, self._size)
-            F64.pack_into(self._memory, offset + 8, F64.unpack_from(self._memory, offset)[0])
+            F64.pack_into(self._memory, offset + END, F64.unpack_from(self._memory, offset)[0])
 
     def reopen(self, place: int) -> None:
         """Write down that a call is not over: that was a mistake."""
-        if place and 0 <= self._section - place // self._size <= 1:
-            F64.pack_into(self._memory, offset_of(place, self._size) + 8, math.nan)
+        if place >= self._oldest:
+            F64.pack_into(self._memory, offset_of(place, self._size) + END, math.nan)
 
     def lose(self, count: int) -> None:
         """So many calls are not in the record."""
-        U64.pack_into(self._memory, DROPPED, U64.unpack_from(self._memory, DROPPED)[0] + count)
+        self._header[DROPPED] += count
 
     def on_gpu(self, holds_a_graph: bool = False) -> None:
         self.is_on_gpu = True
-        U64.pack_into(self._memory, ON_GPU, GRAPH if holds_a_graph else 1)
+        self._header[ON_GPU] = GRAPH if holds_a_graph else 1
 
     def moved(self) -> None:
         """Say that NCCL's calls go on."""
-        U64.pack_into(self._memory, MOVES, U64.unpack_from(self._memory, MOVES)[0] + 1)
+        self._header[MOVES] += 1
 
     def stand(self, is_still: bool, place: int) -> None:
         """Say whether the main thread waits for its GPU, and in which entry, if in one; 0: none.
 
         Not where it has said itself in what it waits.
         """
-        U64.pack_into(self._memory, STANDS, is_still)
+        self._header[STANDS] = is_still
         if place != self._stood_in and not self._outermost:
             self._stood_in = place
-            U64.pack_into(self._memory, WAITING, self._outermost or place)
+            self._header[WAITING] = self._outermost or place
 
     # ── Works that go on behind the program ──────────────────────────────────────────────────
 
@@ -193,7 +194,7 @@ class Recorder(RecordWriter):
             self._messages.add(place)
         self._works[key] = (ref(work, gone), place)
         if hand_over:
-            self.here.fresh.append(work)
+            self.local.here.fresh.append(work)
         if future is not None:
             self._under_way[place] = future
             self._watchers.watch(future, partial(self._is_done, place))
@@ -211,11 +212,11 @@ class Recorder(RecordWriter):
         """In a process that a rank has forked: leave the rank's record alone."""
         self._works.clear()
         self._futures.clear()
-        self.here.fresh.clear()
+        self.local.here.fresh.clear()
 
     def waited_for(self, work: Any) -> int:
         """The entry of a work that is waited for now; 0 if it is not known, or was waited for."""
-        self.here.fresh.clear()
+        self.local.here.fresh.clear()
         known = self._works.get(_key(work))
         if known is None or known[0]() is not work:
             return 0
@@ -241,7 +242,7 @@ class Recorder(RecordWriter):
     def completed(self, work: Any, told: Any) -> None:
         """Somebody has learned in another way than by wait() that a work is over, or by its future
         (`told`) will."""
-        self.here.fresh.clear()
+        self.local.here.fresh.clear()
         known = self._works.get(_key(work))
         if known is None or known[0]() is not work:
             return
@@ -263,31 +264,33 @@ class Recorder(RecordWriter):
         if not place or self._outermost or get_ident() != self._main:
             return False
         self._say_who_may_help(may_be_helped)
-        return self.enter_again(place)
+        self._outermost = self._header[WAITING] = place
+        return True
 
-    def enter_again(self, place: int) -> bool:
-        """The same, of an entry that it has just left."""
+    def wait_in(self, place: int) -> bool:
+        """The same, of the wait for the end of a call that it has just left."""
+        self.say_waited(place)
         if self._outermost or get_ident() != self._main:
             return False
-        self._outermost = place
-        U64.pack_into(self._memory, WAITING, place)
+        self._outermost = self._header[WAITING] = place
         return True
 
     def _say_who_may_help(self, others: bool) -> None:
         help = others or self._others.may_act(self._watchers.threads)
         if help != self._may_be_helped:
-            self._may_be_helped = help
-            U64.pack_into(self._memory, HELP, help)
+            self._may_be_helped = self._header[HELP] = help
 
     def leave(self, entered: bool) -> None:
         if entered:
-            self._outermost = 0
-            U64.pack_into(self._memory, WAITING, 0)
+            self._outermost = self._header[WAITING] = 0
 
     def finish(self, place: int, entered: bool) -> None:
-        """A call is over, and with it the wait that was entered."""
-        self.leave(entered)
-        self.end(place)
+        """A call is over now, and with it the wait that was entered."""
+        at = perf_counter()
+        if entered:
+            self._outermost = self._header[WAITING] = 0
+        if place >= self._oldest:
+            F64.pack_into(self._memory, offset_of(place, self._size) + END, at)
 
     @contextlib.contextmanager
     def leaving(self, what: str, may_be_helped: bool = False) -> Iterator[None]:
@@ -307,7 +310,7 @@ class Recorder(RecordWriter):
         """A call that is not an operation on a group but in which a rank may wait for others."""
         number, _ = self.group(kind, lambda: Group(kind, ()))
         place = self.begin(operation, number, peer=peer)
-        here = self.here
+        here = self.local.here
         before, here.quiet = here.quiet, True
         entered = self.enter(place, may_be_helped)
         try:

@@ -26,10 +26,15 @@ class OtherThreads:
         self._newest = 0  # the identity of the newest thread that was seen
         self._frameless = 0  # how many ran no Python then: those of C++ that have run some before
         self._is_alone = False
+        self._main = _state()
 
     def may_act(self, ours: Set[int]) -> bool:
         """Return whether a thread might yet do something while this one waits; `ours` will not."""
-        newest = _identity(_head(_INTERPRETER))
+        head = _head(_INTERPRETER)
+        if head == self._main:  # no thread has come since the first one, or is there still
+            self._frameless = 0
+            return False
+        newest = _identity(head)
         if newest == self._newest and self._is_alone:
             return False
         if _count() <= 1 + len(ours):
@@ -100,6 +105,7 @@ def _function(name: str, result: Any, *takes: Any) -> Callable[..., Any]:
 _PYTHON = ctypes.PyDLL(None)  # a handle of our own: the program may set types in its one
 _INTERPRETER = _function("PyInterpreterState_Get", ctypes.c_void_p)()
 _head = _function("PyInterpreterState_ThreadHead", ctypes.c_void_p, ctypes.c_void_p)
+_state = _function("PyThreadState_Get", ctypes.c_void_p)
 _next = _function("PyThreadState_Next", ctypes.c_void_p, ctypes.c_void_p)
 _identity = _function("PyThreadState_GetID", ctypes.c_uint64, ctypes.c_void_p)
 
