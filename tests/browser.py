@@ -413,7 +413,7 @@ class Page:
     def screenshot(self, path: Path, theme: str = LIGHT) -> None:
         """The whole notebook as one picture, from its title on."""
         self.turn(theme)
-        width = self._page.viewport_size["width"]
+        width = self._page.evaluate("window.innerWidth")
         self._page.mouse.move(0, 0)  # the row of a table below it would be marked
         height = self._page.evaluate(FULL_HEIGHT)
         part = min(height, HIGHEST)

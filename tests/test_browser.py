@@ -104,14 +104,13 @@ def run_and_judge(page: Page, name: str, verdict: str) -> int:
     page.run_all()
     hints = page.open_hints()
     assert page.problems() == []
-    for width in WIDTHS if PICTURES else ():
-        page.resize(width)
-        page.screenshot(PICTURES / f"{name}-{width}.png")
-        assert page.problems() == []
-        page.screenshot(PICTURES / f"{name}-{width}-dark.png", DARK)
-        assert page.problems() == []
     if PICTURES:
-        page.resize(WIDTH)
+        for width in WIDTHS:
+            page.resize(width)
+            page.screenshot(PICTURES / f"{name}-{width}.png")
+            assert page.problems() == []
+            page.screenshot(PICTURES / f"{name}-{width}-dark.png", DARK)
+            assert page.problems() == []
     elif name == f"labs-{DARKENED}":
         page.turn(DARK)
     assert page.problems() == []
