@@ -81,7 +81,7 @@ def _drawn(
             f'<path d="M{at} {tip}L{at - 5} {back}H{at + 5}Z" fill="{filled}" stroke="{edge}"/>'
         )
         said = html.escape(in_one_line(f"{name} {number(value)} {unit}".rstrip()))
-        half = 3.3 * len(said)  # of its width, about
+        half = 3.8 * len(said)  # of its width at most, in wide fonts
         text_x = round(min(max(at, half + 2), _WIDE - half - 2), 1)
         text_y = middle - 16 if above else middle + 25
         parts.append(
