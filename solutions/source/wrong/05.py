@@ -904,6 +904,32 @@ def blocks_needed(mask, length, block):
     return len(found)
 
 
+# %% blocks_needed: every-second
+def blocks_needed(mask, length, block):
+    pairs = ((q, k) for q in range(length) for k in range(0, length, 2))
+    return len({(q // block, k // block) for q, k in pairs if mask(q, k)})
+
+
+# %% blocks_needed: every-second
+def blocks_needed(mask, length, block):
+    found = set()
+    for q in range(0, length, block):
+        for k in range(0, length, block):
+            if any(mask(q + i, k + j) for i in range(block) for j in range(0, block, 2)):
+                found.add((q, k))
+    return len(found)
+
+
+# %% blocks_needed: partial-only
+def blocks_needed(mask, length, block):
+    counts = {}
+    for q in range(length):
+        for k in range(length):
+            place = q // block, k // block
+            counts[place] = counts.get(place, 0) + bool(mask(q, k))
+    return sum(0 < one < block * block for one in counts.values())
+
+
 # %% blocks_needed: ends-left-out
 def blocks_needed(mask, length, block):
     pairs = [(q, k) for q in range(length - 1) for k in range(length - 1)]

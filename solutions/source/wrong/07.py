@@ -74,6 +74,13 @@ def recorded_steps(wait, warmup, active, repeat, steps):
     return [step for step in range(steps) if step % cycle >= wait + warmup]
 
 
+# %% recorded_steps: repeat-counts-steps
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    kept = [step for step in range(steps) if step % cycle >= wait + warmup]
+    return kept[:repeat] if repeat else kept
+
+
 # %% recorded_steps: first-cycle-only
 def recorded_steps(wait, warmup, active, repeat, steps):
     first = wait + warmup
@@ -816,6 +823,24 @@ def exposed(compute, communication):
         return total
 
     return joined(sorted(compute + communication)) - joined(compute)
+
+
+# %% exposed: unsorted
+def exposed(compute, communication):
+    def joined(spans):
+        found = []
+        for first, last in spans:
+            if found and first <= found[-1][1]:
+                found[-1][1] = max(found[-1][1], last)
+            else:
+                found.append([first, last])
+        return found
+
+    shown = 0
+    for first, last in joined(communication):
+        hidden = (min(last, end) - max(first, start) for start, end in joined(compute))
+        shown += last - first - sum(max(0, one) for one in hidden)
+    return shown
 
 
 # %% exposed: pauses-too

@@ -1311,6 +1311,15 @@ def split_backward(y, x, weights, grad):
     return first, later
 
 
+# %% split_backward: one-weight-only
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    later = []
+    for weight in weights:
+        later.append(lambda: torch.autograd.backward(y, grad, True, inputs=[weight]))  # noqa: B023
+    return of_x, lambda: [one() for one in later]
+
+
 # %% split_backward: grad-ignored
 def split_backward(y, x, weights, grad):
     first = torch.autograd.grad(y, x, grad, retain_graph=True)[0]

@@ -866,6 +866,13 @@ def step_seconds(known, n):
     return work / n + slow - work / few
 
 
+# %% step_seconds: only-between
+def step_seconds(known, n):
+    (few, slow), (many, quick) = sorted(known.items())
+    part = (max(few, min(n, many)) - few) / (many - few)
+    return slow + part * (quick - slow)
+
+
 # %% step_seconds: perfect
 def step_seconds(known, n):
     near = min(known, key=lambda gpus: abs(gpus - n))

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
+from operator import itemgetter
 
 # %% local_gpu: itemgetter-closure
 # A composition of functions in place of a def.
@@ -1144,3 +1145,59 @@ class DoneWork(dist.Work):
 
     def is_completed(self):
         return True
+
+
+# %% local_gpu: itemgetter
+def local_gpu(env):
+    rank, first = int(env["RANK"]), int(env["RANK"]) - int(env["LOCAL_RANK"])
+    return [*range(first, first + int(env["LOCAL_WORLD_SIZE"]))].index(rank)
+
+
+# %% meet: multi-get
+def meet(store, rank, world_size, address):
+    keys = [f"address of {one}" for one in range(world_size)]
+    store.set(keys[rank], address.encode("utf-8"))
+    return [str(one, "utf-8") for one in store.multi_get(keys)]
+
+
+# %% store_barrier: a-key-each
+def store_barrier(store, name, world_size):
+    me = store.add(f"{name}: who", 1)
+    store.set(f"{name}: here {me}", "")
+    store.wait([f"{name}: here {one}" for one in range(1, world_size + 1)])
+
+
+# %% axis_groups: by-stride
+def axis_groups(sizes, axis):
+    names, lengths = zip(*sizes.items())
+    at = names.index(axis)
+    stride = int(np.prod(lengths[at + 1 :], dtype=int))
+    total = int(np.prod(lengths))
+    firsts = (rank for rank in range(total) if rank // stride % lengths[at] == 0)
+    return [[first + step * stride for step in range(lengths[at])] for first in firsts]
+
+
+# %% make_groups: enumerated
+def make_groups(groups):
+    made = [dist.new_group(ranks=one) for one in groups]
+    return made[[dist.get_rank() in one for one in groups].index(True)]
+
+
+# %% from_first: translated
+def from_first(x, group):
+    y = x.contiguous().clone()
+    dist.broadcast(y, src=dist.get_global_rank(group, 0), group=group)
+    return y
+
+
+# %% shrink: named-arguments
+def shrink(store, me, alive, generation):
+    of = {number: place for place, number in enumerate(alive)}
+    name = dist.get_backend(dist.group.WORLD)
+    dist.destroy_process_group(dist.group.WORLD)
+    dist.init_process_group(
+        backend=name,
+        rank=of[me],
+        world_size=len(of),
+        store=dist.PrefixStore(f"generation {generation}/", store),
+    )

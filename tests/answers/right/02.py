@@ -25,6 +25,15 @@ from torch.distributed import (
     send,
 )
 
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64]
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
 # %% swap_in_turn: sorted-calls
 # The two calls are made as partials in a list, which the higher rank turns round; the loop makes them.
 
@@ -1265,3 +1274,84 @@ def transfer(x, src, dst):
 
 KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 KINDS += [torch.int32, torch.int64]
+
+
+# %% swap_in_turn: calls-in-a-list-turned-round
+def swap_in_turn(x, other):
+    theirs = x.new_empty(x.shape)
+    calls = [functools.partial(dist.send, x, other), functools.partial(dist.recv, theirs, other)]
+    for call in calls if dist.get_rank() < other else calls[::-1]:
+        call()
+    return theirs
+
+
+# %% swap: comprehension-of-handles
+def swap(x, other):
+    mine, theirs = x.detach().clone(), torch.full_like(x, 7)
+    started = {"in": dist.irecv(theirs, src=other, tag=0), "out": dist.isend(mine, dst=other, tag=0)}
+    all(one.wait() is not False for one in started.values())
+    return theirs
+
+
+# %% shift: indexed-ring
+def shift(x, by):
+    n = dist.get_world_size()
+    ring = [(dist.get_rank() + at) % n for at in range(n)]
+    to, source = ring[by % n], ring[-by % n]
+    if to == dist.get_rank():
+        return torch.clone(x)
+    theirs = torch.empty_like(x)
+    pair = (dist.P2POp(dist.irecv, theirs, source), dist.P2POp(dist.isend, x, to))
+    list(map(dist.Work.wait, dist.batch_isend_irecv(list(pair))))
+    return theirs
+
+
+# %% one_way: quantiles
+def one_way(nbytes, repeats):
+    x = torch.empty(nbytes, dtype=torch.int8, device=lockstep.device())
+    first, second = (dist.send, dist.recv) if dist.get_rank() == 0 else (dist.recv, dist.send)
+    marks = []
+    for _ in range(repeats + 1):
+        marks.append(now())
+        first(x, 1 - dist.get_rank())
+        second(x, 1 - dist.get_rank())
+        marks.append(now())
+    trips = [(marks[at + 1] - marks[at]) / 2 for at in range(2, len(marks), 2)]
+    return statistics.median(trips)
+
+
+# %% relay: next-receive-first
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces, sent = list(x.chunk(chunks)), []
+    arriving = [dist.irecv(piece, rank - 1) for piece in pieces] if rank else [None] * len(pieces)
+    for piece, one in zip(pieces, arriving):
+        if one is not None:
+            one.wait()
+        if rank + 1 < n:
+            sent.append(dist.isend(piece, rank + 1))
+    while sent:
+        sent.pop().wait()
+
+
+# %% transfer: text-of-the-shape
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank not in (src, dst):
+        return None
+    if rank == src:
+        text = f"{x.dtype}|{','.join(map(str, x.shape))}".encode()
+        dist.send(torch.tensor([len(text)]), dst)
+        dist.send(torch.tensor(list(text), dtype=torch.uint8), dst)
+        dist.send(x.contiguous().reshape(-1), dst)
+        return x
+    length = torch.zeros(1, dtype=torch.int64)
+    dist.recv(length, src)
+    text = torch.zeros(int(length), dtype=torch.uint8)
+    dist.recv(text, src)
+    name, _, sides = bytes(text.tolist()).decode().partition("|")
+    kind = {str(one): one for one in KINDS}[name]
+    shape = [int(side) for side in sides.split(",") if side]
+    flat = torch.empty(torch.Size(shape).numel(), dtype=kind)
+    dist.recv(flat, src)
+    return flat.reshape(shape)

@@ -19,6 +19,13 @@ from torch.distributed import (
     isend,
 )
 
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
+
 # %% global_mean: sum-and-count-in-float64
 # The pair of sum and count in float64; the division is a tensor's, so nobody has values means NaN.
 
@@ -821,3 +828,51 @@ def swap(out, to, into, source):
     receives = dist.P2POp(dist.irecv, into, source)
     for work in dist.batch_isend_irecv([sends, receives]):
         work.wait()
+
+
+# %% global_mean: complex-number
+def global_mean(values):
+    both = torch.tensor([values.double().sum().item(), float(values.numel())], dtype=torch.float64)
+    dist.all_reduce(both, async_op=True).wait()
+    total, count = both.tolist()
+    return total / count
+
+
+# %% two_step_all_reduce: stacked-rows
+def two_step_all_reduce(x):
+    n = dist.get_world_size()
+    rows = x.view(n, -1)
+    part = rows.new_zeros(rows.shape[1])
+    dist.reduce_scatter(part, [row.clone() for row in rows])
+    dist.all_gather([*rows.unbind()], part)
+
+
+# %% ring_all_reduce: other-chunk-first
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    rows = x.view(n, -1)
+    for step in range(2 * n - 2):
+        out, into = (rank - step - 1) % n, (rank - step - 2) % n
+        buffer = torch.empty_like(rows[into])
+        swap(rows[out].clone(), (rank + 1) % n, buffer, (rank - 1) % n)
+        rows[into] = rows[into] + buffer if step < n - 1 else buffer
+
+
+# %% doubling_all_reduce: far-partners-first
+def doubling_all_reduce(x):
+    rank, distance = dist.get_rank(), dist.get_world_size() // 2
+    while distance:
+        theirs = torch.zeros_like(x)
+        swap(x, rank ^ distance, theirs, rank ^ distance)
+        x.add_(theirs)
+        distance //= 2
+
+
+# %% flat_all_reduce: offsets-by-accumulate
+def flat_all_reduce(tensors):
+    ends = [0, *itertools.accumulate(t.numel() for t in tensors)]
+    flat = torch.empty(ends[-1], dtype=tensors[0].dtype, device=tensors[0].device)
+    parts = [flat[a:b].view(t.shape) for t, (a, b) in zip(tensors, itertools.pairwise(ends))]
+    torch._foreach_copy_(parts, tensors)
+    dist.all_reduce(flat)
+    torch._foreach_copy_(tensors, parts)

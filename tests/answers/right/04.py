@@ -11,6 +11,8 @@ from itertools import cycle, pairwise
 import numpy as np
 import torch
 import torch.distributed as dist
+import math
+from contextlib import ExitStack
 
 
 # %% timed: stream-records-and-deque
@@ -1037,4 +1039,89 @@ def prefetch(cuda, batches, step, side):
         copy(i + 2)
         results += [step(buffers[i % 3])]
         used[i] = current.record_event()
+    return results
+
+
+# %% timed: events-between-all-calls-once-more
+def timed(cuda, work, repeats):
+    work()
+    work()
+    marks = []
+    for number in range(repeats + 1):
+        mark = cuda.Event(enable_timing=True)
+        mark.record(cuda.current_stream())
+        marks.append(mark)
+        if number < repeats:
+            work()
+    marks[-1].synchronize()
+    return math.fsum(a.elapsed_time(b) for a, b in zip(marks, marks[1:])) / repeats
+
+
+# %% ordered: exit-stack
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    ready, halves = cuda.current_stream().record_event(), []
+    for stream, factor, more in ((left, 2, 0), (right, 1, 3)):
+        with ExitStack() as stack:
+            stack.enter_context(cuda.stream(stream))
+            ready.wait()
+            halves.append(x * factor if not more else x + more)
+            done = stream.record_event()
+        done.wait()
+    return halves[0] + halves[1]
+
+
+# %% collective_on_side: class-with-call
+class _Pending:
+    def __init__(self, cuda, side, collective, x):
+        self.cuda = cuda
+        cuda.current_stream().record_event().wait(side)
+        with cuda.stream(side):
+            collective(x)
+            self.done = cuda.current_stream().record_event()
+
+    def __call__(self):
+        self.cuda.current_stream().wait_event(self.done)
+
+
+collective_on_side = _Pending
+
+
+# %% bucket_size: sorted-pairs
+def bucket_size(layers, compute, alpha, beta):
+    ends = []
+    for size in range(1, layers + 1):
+        free, left, at = 0, layers, 0
+        while left:
+            count = min(size, left)
+            left, at = left - count, at + count
+            free = max(free, at * compute) + alpha + count * beta
+        ends.append((free, size))
+    return sorted(ends)[0][1]
+
+
+# %% prefetch: generator-of-copies
+def prefetch(cuda, batches, step, side):
+    here = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    side.wait_event(here.record_event())
+    used = {}
+
+    def copies():
+        for number, batch in enumerate(batches):
+            place = buffers[number % 2]
+            with cuda.stream(side):
+                if number - 2 in used:
+                    used[number - 2].wait()
+                place.copy_(batch, non_blocking=True)
+                ready = side.record_event()
+            yield place, ready
+
+    results, ahead = [], copies()
+    coming = next(ahead)
+    for number in range(len(batches)):
+        (place, ready), coming = coming, next(ahead, None)
+        ready.wait()
+        results.append(step(place))
+        used[number] = here.record_event()
     return results

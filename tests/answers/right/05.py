@@ -868,3 +868,60 @@ def bound(x, w, u):
 def bound(x, w, u):
     terms = x.unsqueeze(-1) * w.unsqueeze(0)
     return u * terms.size(1) * torch.linalg.vector_norm(terms, ord=1, dim=1)
+
+
+# %% traffic: seen-names
+def traffic(operations, kept, size):
+    known, outside, eager = set(), set(), 0
+    for inputs, output in operations:
+        outside.update(one for one in inputs if one not in known)
+        known.add(output)
+        eager += len(frozenset(inputs)) + 1
+    return size * eager, size * (len(outside) + len(kept))
+
+
+# %% adjust: factor-from-a-comparison
+def adjust(x):
+    up = (x.sum() > 0).to(x.dtype)
+    return x * (up * 0.5 + (1 - up) * 4) + torch.count_nonzero(x > 0)
+
+
+# %% Warmup: parameter-without-gradient-once-more
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.share = torch.nn.Parameter(torch.zeros((), dtype=torch.float64), requires_grad=False)
+
+    def forward(self, x):
+        self.share.copy_(torch.clamp(self.share + 0.125, max=1.0))
+        return x * self.share
+
+
+# %% beside: product-by-einsum
+def beside(x, a, b, group):
+    coming = ops.all_reduce.default(x, "sum", group)
+    mine = torch.einsum("ij,jk->ik", a, b)
+    return mine.add(ops.wait_tensor.default(coming))
+
+
+# %% blocks_needed: set-of-blocks-once-more
+def blocks_needed(mask, length, block):
+    pairs = ((q, k) for q in range(length) for k in range(length))
+    return len({(q // block, k // block) for q, k in pairs if mask(q, k)})
+
+
+# %% bound: reduced-term-by-term
+def bound(x, w, u):
+    terms = (x[:, k : k + 1].abs() * w[k : k + 1].abs() for k in range(w.shape[0]))
+    return functools.reduce(torch.add, terms) * (w.shape[0] * u)
+
+
+# %% Warmup: counter-of-bfloat16
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.bfloat16))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * torch.clamp(self.calls, max=8) / 8

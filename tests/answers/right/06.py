@@ -1020,3 +1020,88 @@ def by_size(cuda, work, width, sizes):
                 return replay(x)
 
     return run
+
+
+# %% last_end: accumulated
+def last_end(kernels, launch, latency, gap):
+    def following(end, numbered):
+        number, length = numbered
+        return max(number * launch + latency, end + gap) + length
+
+    return functools.reduce(following, enumerate(kernels), latency - gap)
+
+
+# %% last_end: from-each-start
+def last_end(kernels, launch, latency, gap):
+    behind = [*itertools.accumulate(reversed(kernels))][::-1]
+    n = len(kernels)
+    return max(i * launch + latency + behind[i] + gap * (n - 1 - i) for i in range(n))
+
+
+# %% captured: warm-on-a-side-stream
+def captured(cuda, work, x):
+    static = torch.empty_like(x).copy_(x)
+    side = cuda.Stream()
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        work(static)
+        work(static)
+    cuda.current_stream().wait_stream(side)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        result = work(static)
+    return lambda new: (static.copy_(new), graph.replay(), result.clone())[2]
+
+
+# %% graphed_training: deep-copied-state
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    import copy
+
+    before = copy.deepcopy(model.state_dict())
+    xs, ys = x.clone(), y.clone()
+    loss_of(model(xs), ys).backward()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        for p in model.parameters():
+            p.grad.zero_()
+        loss = loss_of(model(xs), ys)
+        loss.backward()
+        optimizer.step()
+    model.load_state_dict(before)
+
+    def step(x, y):
+        xs.copy_(x)
+        ys.copy_(y)
+        graph.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% clipped: product-with-the-mask
+def clipped(x, limit):
+    norm = (x * x).sum().sqrt()
+    y = torch.where(norm > limit, x * (limit / norm), x)
+    return (y * y.abs().gt(0.5).to(y.dtype)).sum()
+
+
+# %% by_size: one-input-for-all-once-more
+def by_size(cuda, work, width, sizes):
+    whole = torch.zeros(max(sizes), width, device="cuda")
+    work(whole)
+    pool, made = cuda.graph_pool_handle(), []
+    for size in sorted(sizes, reverse=True):
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph, pool=pool):
+            out = work(whole[:size])
+        made.insert(0, (size, graph, out))
+
+    def run(x):
+        rows = x.shape[0]
+        whole[:rows].copy_(x)
+        for size, graph, out in made:
+            if size >= rows:
+                graph.replay()
+                return out[:rows].clone()
+
+    return run

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from lockstep.course.labs.lab07 import case  # as the notebook's cell "look" has it
 from torch.profiler import ProfilerAction, profile, schedule
+from pathlib import Path
 
 
 # ============================================================================ recorded_steps
@@ -953,3 +954,76 @@ def chance(before, after):
             ways += 1
             hits += sum(v for i, v in enumerate(values) if mask >> i & 1) >= sum(after)
     return hits / ways
+
+
+# %% recorded_steps: walks-the-cycles
+def recorded_steps(wait, warmup, active, repeat, steps):
+    kept, at, cycles = [], 0, itertools.count(1)
+    for number in cycles:
+        at += wait + warmup
+        kept.extend(n for n in range(at, at + active) if n < steps)
+        at += active
+        if at >= steps or number == repeat:
+            return kept
+
+
+# %% profiled: own-schedule
+def profiled(train, steps, first, count, folder):
+    def plan(number):
+        if number == first - 1:
+            return ProfilerAction.WARMUP
+        if first <= number < first + count - 1:
+            return ProfilerAction.RECORD
+        if number == first + count - 1:
+            return ProfilerAction.RECORD_AND_SAVE
+        return ProfilerAction.NONE
+
+    target = Path(folder) / f"rank{dist.get_rank()}.json"
+    with profile(schedule=plan, on_trace_ready=lambda p: p.export_chrome_trace(str(target))) as p:
+        for number in range(steps):
+            train(number)
+            p.step()
+
+
+# %% offsets: numpy-by-column
+def offsets(ends):
+    table = np.asarray(ends, dtype=np.int64)
+    return np.median(table.T - table[:, 0], axis=1).astype(np.int64).tolist()
+
+
+# %% exposed: sweep-of-changes
+def exposed(compute, communication):
+    changes = sorted(
+        [(a, 0, 1) for a, _ in compute]
+        + [(b, 0, -1) for _, b in compute]
+        + [(a, 1, 1) for a, _ in communication]
+        + [(b, 1, -1) for _, b in communication]
+    )
+    running, total, last = [0, 0], 0, None
+    for at, which, change in changes:
+        if running[1] > 0 and running[0] == 0:
+            total += at - last
+        running[which] += change
+        last = at
+    return total
+
+
+# %% charged: numpy-rows
+def charged(arrivals, resolution):
+    table = np.array(arrivals, dtype=np.int64)
+    waits = table.max(axis=1, keepdims=True) - table
+    waits[waits < resolution] = 0
+    total = np.zeros(table.shape[1], dtype=np.int64)
+    np.add.at(total, table.argmax(axis=1), waits.sum(axis=1))
+    return total.tolist()
+
+
+# %% chance: counted-by-sums
+def chance(before, after):
+    ways = [{0: 1}] + [{} for _ in after]
+    for value in [*before, *after]:
+        for many in range(len(after), 0, -1):
+            for total, count in ways[many - 1].items():
+                ways[many][total + value] = ways[many].get(total + value, 0) + count
+    last = ways[-1]
+    return float(Fraction(sum(c for t, c in last.items() if t >= sum(after)), sum(last.values())))

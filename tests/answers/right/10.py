@@ -1537,3 +1537,98 @@ def split_backward(y, x, weights, grad):
                         w.grad = own.clone()
 
     return torch.autograd.grad(y, [x], [grad], retain_graph=True)[0], Later()
+
+
+# %% most_kept: lengths-of-a-set
+def most_kept(steps):
+    kept, sizes = frozenset(), [0]
+    for kind, *number in steps:
+        number = "".join(number)
+        kept = kept | {number} if kind == "F" else kept - {number}
+        sizes.append(len(kept))
+    return max(sizes)
+
+
+# %% one_f_one_b: two-iterators
+def one_f_one_b(stage, stages, microbatches):
+    forwards = iter([f"F{i}" for i in range(microbatches)])
+    backwards = iter([f"B{i}" for i in range(microbatches)])
+    steps = list(itertools.islice(forwards, stages - stage - 1))
+    for step in forwards:
+        steps += [step, next(backwards)]
+    return [*steps, *backwards]
+
+
+# %% run_stage: deque-with-a-limit
+def run_stage(order, stage, inputs):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    under_way = collections.deque()
+
+    def send(tensor, to):
+        under_way.append((dist.isend(tensor, to), tensor))
+
+    for kind, *digits in order:
+        while len(under_way) > 3:
+            under_way.popleft()[0].wait()
+        number = int("".join(digits))
+        came = inputs[number] if kind == "F" else torch.ones_like(inputs[0])
+        source = rank - 1 if kind == "F" else rank + 1
+        if 0 <= source <= last:
+            came = torch.empty_like(inputs[0])
+            dist.recv(came, source)
+        made = (stage.forward if kind == "F" else stage.backward)(number, came)
+        del came
+        to = rank + 1 if kind == "F" else rank - 1
+        if 0 <= to <= last:
+            send(made, to)
+        del made
+    while under_way:
+        under_way.popleft()[0].wait()
+
+
+# %% train_step: one-microbatch-at-a-time-once-more
+def train_step(layer, inputs, targets):
+    rank, last, m = dist.get_rank(), dist.get_world_size() - 1, len(inputs)
+    losses = []
+    for x, target in zip(inputs, targets):
+        x = x.detach().clone().requires_grad_(rank > 0)
+        if rank > 0:
+            with torch.no_grad():
+                dist.recv(x, rank - 1)
+        y = layer(x)
+        if rank == last:
+            losses.append(mse_loss(y, target))
+            (losses[-1] / m).backward()
+        else:
+            dist.send(y.detach(), rank + 1)
+            grad = torch.empty_like(inputs[0])
+            dist.recv(grad, rank + 1)
+            torch.autograd.backward(y, grad)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+    return sum(one.item() for one in losses) / m if losses else None
+
+
+# %% split_backward: backward-with-inputs-once-more
+def split_backward(y, x, weights, grad):
+    of_x = torch.autograd.grad([y], [x], [grad], retain_graph=True)[0]
+    return of_x, lambda: torch.autograd.backward([y], [grad], inputs=list(weights))
+
+
+# %% interleaved: by-index
+def interleaved(rank, ranks, chunks, microbatches):
+    total = microbatches * chunks
+    warm = min(total, (chunks - 1) * ranks + 2 * (ranks - 1 - rank))
+
+    def name(kind, k):
+        group, inside = divmod(k, ranks * chunks)
+        chunk, number = divmod(inside, ranks)
+        return f"{kind}{group * ranks + number}.{chunk if kind == 'F' else chunks - 1 - chunk}"
+
+    steps = []
+    for k in range(total + warm):
+        if k < total:
+            steps.append(name("F", k))
+        if k >= warm:
+            steps.append(name("B", k - warm))
+    return steps

@@ -810,3 +810,80 @@ def tree_all_reduce(x):
         dist.recv(x, rank - lowest)
     for child in reversed(children):
         dist.send(x, child)
+
+
+# %% ring_seconds: summed-messages
+def ring_seconds(n, nbytes, alpha, beta):
+    return math.fsum(alpha + beta * nbytes / n for _ in range(2 * n - 2))
+
+
+# %% crossing: solved
+def crossing(n, alpha, beta):
+    k = n.bit_length() - 1
+    left = np.array([[1.0, -2 * (n - 1) / n * beta], [1.0, -k * beta]])
+    right = np.array([2 * (n - 1) * alpha, k * alpha])
+    return float(np.linalg.solve(left, right)[1])
+
+
+# %% node_traffic: counter-of-fractions
+def node_traffic(rings, node_of, nbytes):
+    leaves = Counter()
+    for ring in rings:
+        share = Fraction(2 * (len(ring) - 1), len(ring))
+        for at in range(len(ring)):
+            a, b = node_of[ring[at - 1]], node_of[ring[at]]
+            if a != b:
+                leaves[a] += share * nbytes
+    return float(max(leaves.values(), default=0))
+
+
+# %% hierarchical_all_reduce: lists-of-views
+def hierarchical_all_reduce(x, inside, across):
+    parts = x.chunk(dist.get_world_size(inside))
+    mine = torch.zeros_like(parts[0])
+    dist.reduce_scatter(mine, [part.clone() for part in parts], group=inside)
+    dist.all_reduce(mine, group=across)
+    dist.all_gather(list(parts), mine, group=inside)
+
+
+# %% step_seconds: polyfit
+def step_seconds(known, n):
+    counts, seconds = map(np.array, zip(*known.items()))
+    work, fixed = np.polyfit(1 / counts, seconds, 1)
+    return float(work / n + fixed)
+
+
+# %% tree_all_reduce: recursive
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+
+    def within(first, count):
+        if count < 2:
+            return
+        half = (count + 1) // 2
+        if rank < first + half:
+            within(first, half)
+        else:
+            within(first + half, count - half)
+        if rank == first + half:
+            dist.send(x, first)
+        elif rank == first:
+            theirs = torch.empty_like(x)
+            dist.recv(theirs, first + half)
+            x.add_(theirs)
+
+    def back(first, count):
+        if count < 2:
+            return
+        half = (count + 1) // 2
+        if rank == first:
+            dist.send(x, first + half)
+        elif rank == first + half:
+            dist.recv(x, first)
+        if rank < first + half:
+            back(first, half)
+        else:
+            back(first + half, count - half)
+
+    within(0, n)
+    back(0, n)

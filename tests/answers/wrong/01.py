@@ -11,6 +11,7 @@ from datetime import timedelta
 import numpy as np
 import torch
 import torch.distributed as dist
+import itertools
 
 # %% local_gpu: rank-modulo-local-world-size
 # RANK % LOCAL_WORLD_SIZE: right only where all nodes have the same number of GPUs. With nodes of 3 and 4, rank 3
@@ -1786,3 +1787,173 @@ class DoneWork(dist.Work):
 
     def is_completed(self):
         return True
+
+
+# %% local_gpu: by-the-group-rank
+# Every rank of a node gets the same GPU.
+def local_gpu(env):
+    return int(env["GROUP_RANK"])
+
+
+# %% local_gpu: spread-over-nodes
+# Ranks are taken to be dealt out node by node in turn.
+def local_gpu(env):
+    return int(env["RANK"]) // int(env["GROUP_WORLD_SIZE"])
+
+
+# %% local_gpu: counted-down
+def local_gpu(env):
+    return int(env["LOCAL_WORLD_SIZE"]) - 1 - int(env["LOCAL_RANK"])
+
+
+# %% meet: tuple-of-bytes
+def meet(store, rank, world_size, address):
+    store.set(f"address/{rank}", address)
+    return [store.get(f"address/{r}") for r in range(world_size)]
+
+
+# %% meet: rank-0-collects-too-soon
+# Rank 0 publishes the whole list when it has come itself.
+def meet(store, rank, world_size, address):
+    import json
+
+    store.set(str(rank), address)
+    if rank == 0:
+        found = [store.get(str(r)).decode() for r in range(world_size) if store.check([str(r)])]
+        store.set("all", json.dumps(found))
+    return json.loads(store.get("all"))
+
+
+# %% meet: places-by-ticket
+def meet(store, rank, world_size, address):
+    ticket = store.add("tickets", 1) - 1
+    store.set(f"at {ticket}", address)
+    return [store.get(f"at {n}").decode() for n in range(world_size)]
+
+
+# %% store_barrier: one-counter-for-all-names
+def store_barrier(store, name, world_size):
+    if store.add("arrived", 1) == world_size:
+        store.set(name + "/open", "")
+    store.wait([name + "/open"])
+
+
+# %% store_barrier: last-rank-opens-by-number
+# The key is written by whoever comes first.
+def store_barrier(store, name, world_size):
+    count = store.add(f"{name}-count", 1)
+    if count <= 1:
+        store.set(f"{name}-open", "")
+    store.wait([f"{name}-open"])
+
+
+# %% store_barrier: waits-for-a-neighbour
+# Each waits for the one that came before it.
+def store_barrier(store, name, world_size):
+    me = store.add(name, 1)
+    store.set(f"{name}.{me}", "")
+    store.wait([f"{name}.{(me - 2) % world_size + 1}"])
+
+
+# %% axis_groups: array-split
+# Cuts all ranks into as many pieces as the axis is long.
+def axis_groups(sizes, axis):
+    ranks = np.arange(int(np.prod(list(sizes.values()))))
+    return [part.tolist() for part in np.array_split(ranks, sizes[axis])]
+
+
+# %% axis_groups: transposed-result
+def axis_groups(sizes, axis):
+    grid = np.arange(int(np.prod(list(sizes.values())))).reshape(*sizes.values())
+    grid = np.moveaxis(grid, list(sizes).index(axis), 0)
+    return grid.reshape(sizes[axis], -1).tolist()
+
+
+# %% axis_groups: three-axes-written-out
+def axis_groups(sizes, axis):
+    at = list(sizes).index(axis)
+    lengths = [*sizes.values(), 1, 1][:3]
+    a, b, c = lengths
+    number = lambda i, j, k: (i * b + j) * c + k
+    every = [range(a), range(b), range(c)]
+    others = [one for n, one in enumerate(every) if n != at]
+    groups = []
+    for p, q in itertools.product(*others):
+        place = [p, q]
+        groups.append([number(*[*place[:at], r, *place[at:]]) for r in range(sizes[axis])])
+    return groups
+
+
+# %% make_groups: own-by-comprehension
+# Only the members of a group make it.
+def make_groups(groups):
+    me = dist.get_rank()
+    return next(dist.new_group(one) for one in groups if me in one)
+
+
+# %% make_groups: sorted-by-own-first
+# Each rank makes its own group first.
+def make_groups(groups):
+    me = dist.get_rank()
+    made = {}
+    for one in sorted(groups, key=lambda group: me not in group):
+        made[tuple(one)] = dist.new_group(one)
+    return made[next(tuple(one) for one in groups if me in one)]
+
+
+# %% make_groups: last-group-wins
+def make_groups(groups):
+    mine = None
+    for one in groups:
+        mine = dist.new_group(one)
+    return mine
+
+
+# %% from_first: place-of-the-smallest
+# The smallest rank is taken for the first member.
+def from_first(x, group):
+    dist.broadcast(x, src=min(dist.get_process_group_ranks(group)))
+    return x
+
+
+# %% from_first: group-src-zero-of-the-world
+def from_first(x, group):
+    dist.broadcast(x, group_src=0)
+    return x
+
+
+# %% from_first: objects
+def from_first(x, group):
+    box = [x]
+    dist.broadcast_object_list(box, group_src=0, group=group)
+    return box[0]
+
+
+# %% shrink: sorted-members
+def shrink(store, me, alive, generation):
+    backend = dist.get_backend()
+    dist.destroy_process_group()
+    place = sorted(alive).index(me)
+    dist.init_process_group(
+        backend,
+        store=dist.PrefixStore(f"world{generation}", store),
+        rank=place,
+        world_size=len(alive),
+    )
+
+
+# %% shrink: prefix-by-size
+# Worlds of one size would share keys; and "gloo" is written in.
+def shrink(store, me, alive, generation):
+    dist.destroy_process_group()
+    dist.init_process_group(
+        "gloo",
+        store=dist.PrefixStore(f"{len(alive)}", store),
+        rank=alive.index(me),
+        world_size=len(alive),
+    )
+
+
+# %% shrink: new-group-only
+def shrink(store, me, alive, generation):
+    dist.new_group(alive)

@@ -8,6 +8,18 @@ import time
 import lockstep
 import torch
 import torch.distributed as dist
+import pickle
+import struct
+import numpy as np
+
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64]
+
+
+def now():
+    if lockstep.device().type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
 
 # %% swap_in_turn: both-send-first
 # The obvious order, send and then receive, on both ranks: under gloo both wait in `send` for ever.
@@ -1839,3 +1851,287 @@ def relay(x, chunks):
             sending = dist.isend(piece, rank + 1)
     if sending is not None:
         sending.wait()
+
+
+# %% swap_in_turn: halves-of-the-world
+# The lower half sends first: a pair within one half hangs.
+def swap_in_turn(x, other):
+    theirs = torch.zeros_like(x)
+    first = dist.get_rank() < dist.get_world_size() // 2
+    for sending in (first, not first):
+        if sending:
+            dist.send(x, other)
+        else:
+            dist.recv(theirs, other)
+    return theirs
+
+
+# %% swap_in_turn: from-anybody
+# Receives without a source, and takes what comes first.
+def swap_in_turn(x, other):
+    theirs = torch.empty_like(x)
+    if dist.get_rank() > other:
+        dist.recv(theirs, other)
+        dist.send(x, other)
+        theirs += 0 * x
+    else:
+        dist.send(x, other)
+        theirs = x.clone()
+        dist.recv(theirs.float(), other)
+    return theirs
+
+
+# %% swap_in_turn: through-numpy
+# from_numpy() shares memory with x: both are the partner's.
+def swap_in_turn(x, other):
+    theirs = torch.from_numpy(np.asarray(x))
+    mine = x.clone()
+    if dist.get_rank() < other:
+        dist.send(mine, other)
+        dist.recv(theirs, other)
+    else:
+        dist.recv(theirs, other)
+        dist.send(mine, other)
+    return theirs
+
+
+# %% swap: second-wait-in-a-finally-that-never-comes
+# Returns within the loop over the handles: the second is not waited for.
+def swap(x, other):
+    theirs = torch.empty_like(x)
+    for work in (dist.irecv(theirs, other), dist.isend(x, other)):
+        work.wait()
+        return theirs
+
+
+# %% swap: all-but-the-last-element
+# Sends views without the last row.
+def swap(x, other):
+    theirs = x.clone()
+    ops = [dist.P2POp(dist.isend, x[:-1], other), dist.P2POp(dist.irecv, theirs[:-1], other)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return theirs
+
+
+# %% swap: exchanged-by-a-collective
+# all_gather in place of one message each way.
+def swap(x, other):
+    every = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, x)
+    return every[other]
+
+
+# %% swap: a-sum-less-its-own
+# One all_reduce of what lies at two places would do, but this adds up all pairs.
+def swap(x, other):
+    total = x.clone()
+    dist.all_reduce(total)
+    return total - x
+
+
+# %% shift: step-by-step
+# Goes round by one place `by` times: many messages.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    here = x.clone()
+    for _ in range(by % n):
+        theirs = torch.empty_like(here)
+        ops = [
+            dist.P2POp(dist.isend, here, (rank + 1) % n),
+            dist.P2POp(dist.irecv, theirs, (rank - 1) % n),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        here = theirs
+    return here
+
+
+# %% shift: fmod-keeps-the-sign
+# math.fmod-like remainder: negative ranks.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    by = int(np.fmod(by, n))
+    if by == 0:
+        return x.clone()
+    theirs = torch.empty_like(x)
+    to, source = rank + by, rank - by
+    ops = [
+        dist.P2POp(dist.isend, x, to if to < n else to - n),
+        dist.P2POp(dist.irecv, theirs, source if source >= 0 else source + n),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    return theirs
+
+
+# %% shift: by-absolute-value
+# The direction of a negative shift is lost.
+def shift(x, by):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    by = abs(by) % n
+    theirs = x.clone()
+    if by:
+        ops = [
+            dist.P2POp(dist.isend, x, (rank + by) % n),
+            dist.P2POp(dist.irecv, theirs, (rank - by) % n),
+        ]
+        [work.wait() for work in dist.batch_isend_irecv(ops)]
+    return theirs
+
+
+# %% one_way: half-of-the-median-of-sums
+# Divides by the repeats, too, as if they had been timed together.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+    me = dist.get_rank()
+    times = []
+    for _ in range(repeats + 1):
+        began = now()
+        if me == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        times.append(now() - began)
+    return statistics.median(times[1:]) / 2 / repeats
+
+
+# %% one_way: floats-instead-of-bytes
+# nbytes elements of four bytes each.
+def one_way(nbytes, repeats):
+    x = torch.ones(nbytes, device=lockstep.device())
+    times = []
+    for turn in range(repeats + 1):
+        began = now()
+        if dist.get_rank():
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        else:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        if turn:
+            times.append((now() - began) / 2)
+    return statistics.median(times)
+
+
+# %% one_way: sorted-middle-of-the-first-half
+# The "median" is a quarter's.
+def one_way(nbytes, repeats):
+    x = torch.zeros(nbytes, dtype=torch.uint8, device=lockstep.device())
+
+    def trip():
+        began = now()
+        if dist.get_rank() == 0:
+            dist.send(x, 1)
+            dist.recv(x, 1)
+        else:
+            dist.recv(x, 0)
+            dist.send(x, 0)
+        return now() - began
+
+    trip()
+    times = sorted(trip() for _ in range(repeats))
+    return times[len(times) // 4] / 2
+
+
+# %% relay: receives-all-then-passes-on
+# No pipeline: each rank has everything before it sends anything.
+def relay(x, chunks):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    pieces = x.chunk(chunks)
+    if rank > 0:
+        for piece in pieces:
+            dist.recv(piece, rank - 1)
+    if rank < last:
+        for work in [dist.isend(piece, rank + 1) for piece in pieces]:
+            work.wait()
+
+
+# %% relay: generator-never-consumed
+# The sends stand in a generator that nobody runs.
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for piece in x.chunk(chunks):
+        if rank:
+            dist.irecv(piece, rank - 1).wait()
+        (dist.isend(piece, rank + 1).wait() for _ in range(1) if rank + 1 < n)
+
+
+# %% relay: tensor-split
+# tensor_split cuts other sizes on one rank than chunk does on the others.
+def relay(x, chunks):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pieces = x.tensor_split(chunks) if rank == 0 else x.chunk(chunks)
+    works = []
+    for piece in pieces:
+        if rank:
+            dist.recv(piece, rank - 1)
+        if rank < n - 1:
+            works.append(dist.isend(piece, rank + 1))
+    for work in works:
+        work.wait()
+
+
+# %% transfer: half-as-float
+# Every type travels as float32, and comes back as what it was.
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        head = torch.tensor([KINDS.index(x.dtype), x.dim(), *x.shape, *[0] * (8 - x.dim())])
+        dist.send(head, dst)
+        dist.send(x.contiguous().float(), dst)
+    if rank == dst:
+        head = torch.zeros(10, dtype=torch.int64)
+        dist.recv(head, src)
+        kind, dims, *shape = head.tolist()
+        y = torch.empty(shape[:dims])
+        dist.recv(y, src)
+        return y.to(KINDS[kind])
+
+
+# %% transfer: object-list
+# send_object_list sends the whole tensor pickled.
+def transfer(x, src, dst):
+    if dist.get_rank() == src:
+        dist.send_object_list([x], dst)
+    elif dist.get_rank() == dst:
+        got = [None]
+        dist.recv_object_list(got, src)
+        return got[0]
+
+
+# %% transfer: strides-forgotten
+# Sends the storage as it lies, and shapes it: a transposed tensor is scrambled.
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        about = pickle.dumps((tuple(x.shape), KINDS.index(x.dtype))).ljust(200, b"\0")
+        dist.send(torch.frombuffer(bytearray(about), dtype=torch.uint8), dst)
+        flat = x.as_strided((x.numel(),), (1,))
+        dist.send(flat, dst)
+    elif rank == dst:
+        about = torch.empty(200, dtype=torch.uint8)
+        dist.recv(about, src)
+        shape, kind = pickle.loads(bytes(about.tolist()))
+        y = torch.empty(shape, dtype=KINDS[kind])
+        dist.recv(y.view(-1), src)
+        return y
+
+
+# %% transfer: sizes-in-a-byte
+# A header of uint8: no side may be longer than 255.
+def transfer(x, src, dst):
+    rank = dist.get_rank()
+    if rank == src:
+        header = struct.pack("10B", KINDS.index(x.dtype), x.dim(), *x.shape, *[0] * (8 - x.dim()))
+        dist.send(torch.tensor(list(header), dtype=torch.uint8), dst)
+        dist.send(x.contiguous(), dst)
+    if rank == dst:
+        header = torch.zeros(10, dtype=torch.uint8)
+        dist.recv(header, src)
+        kind, dims, *shape = header.tolist()
+        y = torch.empty(shape[:dims], dtype=KINDS[kind])
+        dist.recv(y, src)
+        return y

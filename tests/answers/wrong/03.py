@@ -4,6 +4,14 @@ import math
 
 import torch
 import torch.distributed as dist
+import numpy as np
+
+def swap(out, to, into, source):
+    sends = dist.P2POp(dist.isend, out, to)
+    receives = dist.P2POp(dist.irecv, into, source)
+    for work in dist.batch_isend_irecv([sends, receives]):
+        work.wait()
+
 
 # %% global_mean: mean-of-means
 # Averages the ranks' means: right only where all ranks have equally many values.
@@ -1374,3 +1382,164 @@ def swap(out, to, into, source):
     receives = dist.P2POp(dist.irecv, into, source)
     for work in dist.batch_isend_irecv([sends, receives]):
         work.wait()
+
+
+# %% global_mean: average-op
+# ReduceOp.AVG of the sum over the average count is right; here the count is this rank's own.
+def global_mean(values):
+    total = values.double().sum().reshape(1)
+    dist.all_reduce(total)
+    return float(total / max(1, len(values) * dist.get_world_size()))
+
+
+# %% global_mean: nanmean-of-means
+# The mean of the ranks' means, without the empty ones.
+def global_mean(values):
+    mean = torch.tensor([values.mean().item() if len(values) else float("nan")])
+    every = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, mean)
+    return float(np.nanmean([one.item() for one in every]))
+
+
+# %% global_mean: object-then-item
+# The count in float16 with the sum: large counts and sums are rounded.
+def global_mean(values):
+    pair = torch.tensor([values.sum().item(), len(values)], dtype=torch.float16)
+    dist.all_reduce(pair)
+    return (pair[0] / pair[1]).item()
+
+
+# %% two_step_all_reduce: parts-of-two
+# The world is taken to have two ranks.
+def two_step_all_reduce(x):
+    chunks = list(x.clone().chunk(2))
+    part = torch.empty_like(chunks[0])
+    dist.reduce_scatter(part, chunks)
+    dist.all_gather(list(x.chunk(2)), part)
+
+
+# %% two_step_all_reduce: gathers-its-own-part
+# Gathers the part of x, not the sum of it.
+def two_step_all_reduce(x):
+    n = dist.get_world_size()
+    part = torch.empty_like(x.chunk(n)[0])
+    dist.reduce_scatter_tensor(part, x)
+    dist.all_gather_into_tensor(x, x.chunk(n)[dist.get_rank()].clone())
+
+
+# %% two_step_all_reduce: in-float
+# Sums in float32, whatever the type is.
+def two_step_all_reduce(x):
+    n = dist.get_world_size()
+    wide = x.float()
+    part = torch.empty(len(x) // n)
+    dist.reduce_scatter_tensor(part, wide)
+    whole = torch.empty(len(x))
+    dist.all_gather_into_tensor(whole, part)
+    x.copy_(whole)
+
+
+# %% ring_all_reduce: twice-around-with-sums
+# The second round adds as well.
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks, buffer = x.chunk(n), torch.empty_like(x.chunk(n)[0])
+    for step in range(2 * (n - 1)):
+        swap(chunks[(rank - step) % n], (rank + 1) % n, buffer, (rank - 1) % n)
+        chunks[(rank - step - 1) % n].add_(buffer)
+
+
+# %% ring_all_reduce: one-chunk-behind
+# The gathering begins with the chunk that this rank had at first.
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = x.chunk(n)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, buffer, left)
+        chunks[(rank - step - 1) % n].add_(buffer)
+    for step in range(n - 1):
+        swap(chunks[(rank - step) % n], right, chunks[(rank - step - 1) % n], left)
+
+
+# %% ring_all_reduce: whole-tensor-around
+# n - 1 times the whole x.
+def ring_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    here, total = x.clone(), x.clone()
+    for _ in range(n - 1):
+        there = torch.empty_like(x)
+        swap(here, (rank + 1) % n, there, (rank - 1) % n)
+        total += there
+        here = there
+    x.copy_(total)
+
+
+# %% doubling_all_reduce: three-bits
+# As for eight ranks.
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for bit in (1, 2, 4):
+        partner = rank ^ bit
+        if partner < n:
+            swap(x, partner, buffer, partner)
+            x += buffer
+        else:
+            x += x
+
+
+# %% doubling_all_reduce: neighbours-each-time
+# The partner is always the next one of the pair.
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    for _ in range(n.bit_length() - 1):
+        swap(x, rank ^ 1, buffer, rank ^ 1)
+        x.add_(buffer)
+
+
+# %% doubling_all_reduce: rebinds-in-a-fold
+from functools import reduce
+
+
+def doubling_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+
+    def add(total, bit):
+        buffer = torch.empty_like(total)
+        swap(total, rank ^ bit, buffer, rank ^ bit)
+        return total + buffer
+
+    reduce(add, [1 << k for k in range(n.bit_length() - 1)], x)
+
+
+# %% flat_all_reduce: first-and-last
+# The end of each part is counted from the part's own length.
+def flat_all_reduce(tensors):
+    flat = torch.cat([t.reshape(-1) for t in tensors])
+    dist.all_reduce(flat)
+    at = 0
+    for t in tensors:
+        t.copy_(flat[at : at + t.numel()].reshape(t.shape))
+        at = t.numel()
+
+
+# %% flat_all_reduce: views-of-transposed
+# Writes through reshape(-1), which is a copy where the tensor is transposed.
+def flat_all_reduce(tensors):
+    flat = torch.cat([t.flatten() for t in tensors])
+    dist.all_reduce(flat)
+    for t, part in zip(tensors, flat.split([t.numel() for t in tensors])):
+        t.reshape(-1)[:] = part
+
+
+# %% flat_all_reduce: without-the-numbers
+# Tensors without dimensions are left out.
+def flat_all_reduce(tensors):
+    some = [t for t in tensors if t.dim()]
+    flat = torch.cat([t.reshape(-1) for t in some])
+    dist.all_reduce(flat)
+    for t, part in zip(some, flat.split([t.numel() for t in some])):
+        t.copy_(part.view(t.shape))

@@ -1886,3 +1886,293 @@ def bucket_size(layers, compute, alpha, beta):
         return free
 
     return min(range(1, layers + 1), key=end)
+
+
+# %% timed: two-events-a-call-summed-with-gaps
+# The first event before the warm-up.
+def timed(cuda, work, repeats):
+    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    for _ in range(repeats):
+        work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / (repeats + 1)
+
+
+# %% timed: in-seconds
+def timed(cuda, work, repeats):
+    work()
+    begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(repeats):
+        work()
+    end.record()
+    cuda.synchronize()
+    return begin.elapsed_time(end) / repeats / 1000
+
+
+# %% timed: last-call-only
+# The start is recorded anew in each turn.
+def timed(cuda, work, repeats):
+    work()
+    begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    for _ in range(repeats):
+        begin.record()
+        work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end)
+
+
+# %% timed: integer-milliseconds
+def timed(cuda, work, repeats):
+    work()
+    begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(repeats):
+        work()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) // repeats
+
+
+# %% ordered: left-waits-for-right
+# Both halves are right, and one waits for the other.
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    here = cuda.current_stream()
+    right.wait_stream(here)
+    with cuda.stream(right):
+        b = x + 3
+    left.wait_stream(right)
+    with cuda.stream(left):
+        a = x * 2
+    here.wait_stream(left)
+    return a + b
+
+
+# %% ordered: waits-for-one-twice
+def ordered(cuda, x, left, right):
+    x.mul_(10)
+    here = cuda.current_stream()
+    for stream in (left, right):
+        stream.wait_stream(here)
+    with cuda.stream(left):
+        a = x * 2
+    with cuda.stream(right):
+        b = x + 3
+    for stream in (left, left):
+        here.wait_stream(stream)
+    return a + b
+
+
+# %% ordered: x-times-ten-elsewhere
+# A new tensor; x stays as it is.
+def ordered(cuda, x, left, right):
+    y = x * 10
+    ready = cuda.current_stream().record_event()
+    parts = []
+    for stream, work in ((left, lambda: y * 2), (right, lambda: y + 3)):
+        ready.wait(stream)
+        with cuda.stream(stream):
+            parts.append(work())
+    for stream in (left, right):
+        stream.record_event().wait()
+    return parts[0] + parts[1]
+
+
+# %% ordered: sum-on-the-left
+def ordered(cuda, x, left, right):
+    x *= 10
+    ready = cuda.current_stream().record_event()
+    ready.wait(left)
+    ready.wait(right)
+    with cuda.stream(right):
+        b = x + 3
+    with cuda.stream(left):
+        a = x * 2
+        left.wait_stream(right)
+        total = a + b
+    cuda.current_stream().wait_stream(left)
+    return total
+
+
+# %% collective_on_side: event-of-the-wrong-stream
+# Marks the current stream after the launch: nothing of the collective is in it.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+    done = cuda.current_stream().record_event()
+    return lambda: done.wait()
+
+
+# %% collective_on_side: waits-once
+# The second wait() does nothing.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+        marks = [side.record_event()]
+
+    def wait():
+        if marks:
+            marks.pop().wait()
+
+    return wait
+
+
+# %% collective_on_side: stream-by-default-argument
+# The stream that is current at the launch waits.
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+        done = side.record_event()
+
+    def wait(stream=cuda.current_stream()):
+        stream.wait_event(done)
+
+    return wait
+
+
+# %% collective_on_side: current-waits-at-once
+def collective_on_side(cuda, side, collective, x):
+    side.wait_stream(cuda.current_stream())
+    with cuda.stream(side):
+        collective(x)
+    cuda.current_stream().wait_stream(side)
+    return lambda: None
+
+
+# %% bucket_size: square-root-once-more
+# The balance of alpha and beta, without compute.
+def bucket_size(layers, compute, alpha, beta):
+    return max(1, min(layers, round(math.sqrt(layers * alpha / beta)) if beta else layers))
+
+
+# %% bucket_size: local-minimum
+# Stops at the first size that is no better than the one before.
+def bucket_size(layers, compute, alpha, beta):
+    def done(size):
+        end = 0.0
+        for first in range(0, layers, size):
+            count = min(size, layers - first)
+            end = max(end, (first + count) * compute) + alpha + beta * count
+        return end
+
+    size = 1
+    while size < layers and done(size + 1) < done(size):
+        size += 1
+    return size
+
+
+# %% bucket_size: communication-all-at-the-end
+def bucket_size(layers, compute, alpha, beta):
+    return min(
+        range(1, layers + 1),
+        key=lambda s: layers * compute + -(-layers // s) * alpha + beta * layers,
+    )
+
+
+# %% bucket_size: powers-of-two
+def bucket_size(layers, compute, alpha, beta):
+    def done(size):
+        end = 0.0
+        for first in range(0, layers, size):
+            count = min(size, layers - first)
+            end = max(end, (first + count) * compute) + alpha + beta * count
+        return end
+
+    return min([1 << k for k in range(layers.bit_length())], key=done)
+
+
+# %% prefetch: one-buffer-late-wait
+# Two buffers, but the copy waits for nobody.
+def prefetch(cuda, batches, step, side):
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    side.wait_stream(cuda.current_stream())
+    results = []
+    for number, batch in enumerate(batches):
+        with cuda.stream(side):
+            buffers[number % 2].copy_(batch, non_blocking=True)
+            ready = side.record_event()
+        ready.wait()
+        results.append(step(buffers[number % 2]))
+    return results
+
+
+# %% prefetch: copies-all-first
+# A buffer for each batch.
+def prefetch(cuda, batches, step, side):
+    side.wait_stream(cuda.current_stream())
+    placed = []
+    for batch in batches:
+        with cuda.stream(side):
+            placed.append((batch.to("cuda", non_blocking=True), side.record_event()))
+    results = []
+    for one, ready in placed:
+        ready.wait()
+        results.append(step(one))
+    return results
+
+
+# %% prefetch: next-copy-after-the-step
+# The next copy is given to side after the step, and waits for it.
+def prefetch(cuda, batches, step, side):
+    here = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    results = []
+    for number, batch in enumerate(batches):
+        side.wait_stream(here)
+        with cuda.stream(side):
+            buffers[number % 2].copy_(batch, non_blocking=True)
+        here.wait_stream(side)
+        results.append(step(buffers[number % 2]))
+    return results
+
+
+# %% prefetch: blocking-copies
+def prefetch(cuda, batches, step, side):
+    here = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(3)]
+    side.wait_stream(here)
+    free, results = [None] * 3, []
+    for number, batch in enumerate(batches):
+        place = number % 3
+        with cuda.stream(side):
+            if free[place]:
+                free[place].wait(side)
+            buffers[place].copy_(batch)
+            ready = side.record_event()
+        ready.wait(here)
+        results.append(step(buffers[place]))
+        free[place] = here.record_event()
+    return results
+
+
+# %% prefetch: last-batch-twice
+# The last one is never copied: min() holds it at the one before.
+def prefetch(cuda, batches, step, side):
+    here = cuda.current_stream()
+    buffers = [torch.empty_like(batches[0], device="cuda") for _ in range(2)]
+    side.wait_stream(here)
+    free, ready, results = [None, None], [None, None], []
+
+    def copy(number):
+        with cuda.stream(side):
+            if free[number % 2]:
+                free[number % 2].wait(side)
+            buffers[number % 2].copy_(batches[number], non_blocking=True)
+            ready[number % 2] = side.record_event()
+
+    copy(0)
+    for number in range(len(batches)):
+        if number + 2 < len(batches):
+            copy(number + 1)
+        ready[number % 2].wait(here)
+        results.append(step(buffers[number % 2]))
+        free[number % 2] = here.record_event()
+    return results

@@ -1575,3 +1575,178 @@ def bound(x, w, u):
 # %% bound: only-x-is-positive
 def bound(x, w, u):
     return x.shape[-1] * u * (x.abs() @ w).abs()
+
+
+# %% traffic: reads-of-the-kept
+# In the fused kernel what is kept is read, too.
+def traffic(operations, kept, size):
+    eager = sum(len(set(ins)) + 1 for ins, _ in operations)
+    made = {out for _, out in operations}
+    used = {name for ins, _ in operations for name in ins}
+    return eager * size, (len(used - made) + len(kept) + len(used & set(kept))) * size
+
+
+# %% traffic: inputs-per-operation
+# An input that two operations take is read by both in the one kernel.
+def traffic(operations, kept, size):
+    made = {out for _, out in operations}
+    eager = fused = 0
+    for ins, _ in operations:
+        eager += len({*ins}) + 1
+        fused += len({*ins} - made)
+    return eager * size, (fused + len(kept)) * size
+
+
+# %% traffic: swapped-pair
+def traffic(operations, kept, size):
+    eager = sum(len(set(ins)) + 1 for ins, _ in operations)
+    made = {out for _, out in operations}
+    read = {name for ins, _ in operations for name in ins} - made
+    return (len(read) + len(kept)) * size, eager * size
+
+
+# %% adjust: mean-for-sum-with-where-of-rows
+# The count is that of each row.
+def adjust(x):
+    chosen = torch.where(x.sum() > 0, x / 2, x * 4)
+    return chosen + (x > 0).sum(-1, keepdim=True)
+
+
+# %% adjust: greater-or-equal
+def adjust(x):
+    return torch.where(x.sum() >= 0, x / 2, x * 4) + (x > 0).sum()
+
+
+# %% adjust: sign-arithmetic
+# sign() is 0 where the sum is 0.
+def adjust(x):
+    s = torch.sign(x.sum())
+    return x * (2.25 - 1.75 * s) + (x > 0).sum()
+
+
+# %% Warmup: shared-by-the-class
+class Warmup(torch.nn.Module):
+    calls = torch.zeros(())
+
+    def forward(self, x):
+        self.calls.add_(1)
+        return x * self.calls.clamp(max=8) / 8
+
+
+# %% Warmup: reset-at-eight
+class Warmup(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros((), dtype=torch.int64)
+
+    def forward(self, x):
+        self.calls.copy_(self.calls % 8 + 1)
+        return x * self.calls / 8
+
+
+# %% by_block: deep-copy
+# The gradients go to copies.
+def by_block(model, backend):
+    import copy
+
+    other = copy.deepcopy(model)
+    for block in other:
+        block.compile(backend=backend)
+    return other
+
+
+# %% by_block: dynamo-disabled-loop
+def by_block(model, backend):
+    compiled = torch.compile(model[0], backend=backend)
+
+    def run(x):
+        for block in model:
+            compiled.load_state_dict(block.state_dict(), strict=False)
+            x = compiled(x)
+        return x
+
+    return run
+
+
+# %% beside: product-before-the-start-once-more
+def beside(x, a, b, group):
+    own = a @ b
+    total = ops.wait_tensor(ops.all_reduce(x, "sum", group))
+    return total + own
+
+
+# %% beside: average-once-more
+def beside(x, a, b, group):
+    y = ops.all_reduce(x, "avg", group)
+    own = torch.mm(a, b)
+    return ops.wait_tensor(y) + own
+
+
+# %% beside: two-waits-once-more
+def beside(x, a, b, group):
+    y = ops.all_reduce(x, "sum", group)
+    own = a @ b
+    return ops.wait_tensor(ops.wait_tensor(y)) + own
+
+
+# %% beside: in-place-on-x
+def beside(x, a, b, group):
+    y = ops.all_reduce_(x, "sum", group)
+    own = a @ b
+    return ops.wait_tensor(y) + own
+
+
+# %% blocks_needed: first-row-only
+def blocks_needed(mask, length, block):
+    count = 0
+    for q in range(0, length, block):
+        for k in range(0, length, block):
+            count += any(mask(q, k + j) for j in range(block))
+    return count
+
+
+# %% blocks_needed: every-other-pair
+def blocks_needed(mask, length, block):
+    n = length // block
+    return sum(
+        any(mask(q, k) for q in range(i * block, i * block + block)
+            for k in range(j * block, j * block + block, 2))
+        for i in range(n) for j in range(n)
+    )
+
+
+# %% blocks_needed: full-blocks-subtracted
+def blocks_needed(mask, length, block):
+    n, partial = length // block, 0
+    for i in range(n):
+        for j in range(n):
+            pairs = [bool(mask(i * block + q, j * block + k)) for q in range(block) for k in range(block)]
+            partial += any(pairs) and not all(pairs)
+    return partial
+
+
+# %% blocks_needed: rows-times-columns
+def blocks_needed(mask, length, block):
+    rows = {q // block for q in range(length) for k in range(length) if mask(q, k)}
+    columns = {k // block for q in range(length) for k in range(length) if mask(q, k)}
+    return len(rows) * len(columns)
+
+
+# %% bound: terms-minus-one
+def bound(x, w, u):
+    return (x.shape[-1] - 1) * u * (x.abs() @ w.abs())
+
+
+# %% bound: largest-of-all
+def bound(x, w, u):
+    return torch.full_like(x @ w, float(x.shape[1] * u * (x.abs() @ w.abs()).max()))
+
+
+# %% bound: squares
+def bound(x, w, u):
+    return x.shape[1] * u * torch.sqrt((x**2) @ (w**2))
+
+
+# %% bound: rows-of-x-for-terms
+def bound(x, w, u):
+    return len(x) * u * (x.abs() @ w.abs())

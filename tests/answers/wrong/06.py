@@ -2289,3 +2289,307 @@ def by_size(cuda, work, width, sizes):
         return runs[min(size for size in runs if size >= len(x))](x)
 
     return run
+
+
+# %% last_end: latency-after-the-gap
+# Latency is added behind the wait for the kernel before.
+def last_end(kernels, launch, latency, gap):
+    end = -gap
+    for number, length in enumerate(kernels):
+        end = max(number * launch, end + gap) + latency + length
+    return end
+
+
+# %% last_end: a-gap-before-the-first
+def last_end(kernels, launch, latency, gap):
+    end = 0
+    for number, length in enumerate(kernels):
+        end = max(number * launch + latency, end + gap) + length
+    return end
+
+
+# %% last_end: host-waits
+# Launch i begins when launch i - 1 is over and its kernel has started.
+def last_end(kernels, launch, latency, gap):
+    begun = end = None
+    for length in kernels:
+        begun = 0 if begun is None else begun + max(launch, latency)
+        start = begun + latency if end is None else max(begun + latency, end + gap)
+        end = start + length
+    return end
+
+
+# %% last_end: longest-kernel-counts
+def last_end(kernels, launch, latency, gap):
+    n = len(kernels)
+    return max(at * launch + latency + k for at, k in enumerate(kernels)) + gap * (n - 1) * 0
+
+
+# %% captured: output-returned-by-name
+# The clone is made once, when it is captured.
+def captured(cuda, work, x):
+    work(x.clone())
+    static, graph = x.clone(), cuda.CUDAGraph()
+    with cuda.graph(graph):
+        out = work(static)
+    kept = out.clone()
+
+    def run(new):
+        static.copy_(new)
+        graph.replay()
+        return kept.copy_(out)
+
+    return run
+
+
+# %% captured: replay-then-copy
+def captured(cuda, work, x):
+    static = x.clone()
+    work(static)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        out = work(static)
+
+    def run(new):
+        graph.replay()
+        static.copy_(new)
+        return out.clone()
+
+    return run
+
+
+# %% captured: warm-up-is-the-capture
+def captured(cuda, work, x):
+    static = torch.empty_like(x)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        out = work(static)
+
+    def run(new):
+        static.copy_(new)
+        graph.replay()
+        return out.clone()
+
+    return run
+
+
+# %% captured: host-waits-for-the-copy
+def captured(cuda, work, x):
+    static = x.detach().clone()
+    work(static)
+    cuda.synchronize()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        out = work(static)
+
+    def run(new):
+        static.copy_(new)
+        graph.replay()
+        result = out.clone()
+        cuda.current_stream().synchronize()
+        return result
+
+    return run
+
+
+# %% graphed_training: restored-by-reference
+# state_dict() holds the parameters themselves.
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    before = model.state_dict()
+    inputs, targets = x.clone(), y.clone()
+
+    def one():
+        optimizer.zero_grad(set_to_none=False)
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    one()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        loss = one()
+    model.load_state_dict(before)
+
+    def step(x, y):
+        inputs.copy_(x)
+        targets.copy_(y)
+        graph.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: targets-baked-in
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    inputs = x.clone()
+    optimizer.zero_grad()
+    loss_of(model(inputs), y).backward()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        optimizer.zero_grad(set_to_none=False)
+        loss = loss_of(model(inputs), y)
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved):
+            p.copy_(old)
+
+    def step(x, y):
+        inputs.copy_(x)
+        graph.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: no-zero-grad-in-the-graph
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    inputs, targets = x.clone(), y.clone()
+    loss_of(model(inputs), targets).backward()
+    optimizer.zero_grad(set_to_none=False)
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        torch._foreach_copy_(list(model.parameters()), saved)
+
+    def step(x, y):
+        inputs.copy_(x)
+        targets.copy_(y)
+        graph.replay()
+        return loss.detach().clone()
+
+    return step
+
+
+# %% graphed_training: loss-before-the-replay
+def graphed_training(cuda, model, optimizer, loss_of, x, y):
+    saved = [p.detach().clone() for p in model.parameters()]
+    inputs, targets = x.clone(), y.clone()
+    loss_of(model(inputs), targets).backward()
+    graph = cuda.CUDAGraph()
+    with cuda.graph(graph):
+        optimizer.zero_grad(set_to_none=False)
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        for p, old in zip(model.parameters(), saved):
+            p.copy_(old)
+
+    def step(x, y):
+        inputs.copy_(x)
+        targets.copy_(y)
+        result = loss.detach().clone()
+        graph.replay()
+        return result
+
+    return step
+
+
+# %% clipped: clamp-of-values
+# clamp limits each number, not the norm.
+def clipped(x, limit):
+    y = x.clamp(-limit, limit)
+    return torch.where(y.abs() > 0.5, y, torch.zeros_like(y)).sum()
+
+
+# %% clipped: normalised-always
+def clipped(x, limit):
+    y = x * (limit / x.norm())
+    return (y * (y.abs() > 0.5)).sum()
+
+
+# %% clipped: mask-before-the-scale
+def clipped(x, limit):
+    y = x * torch.clamp(limit / x.norm(), max=1.0)
+    return torch.where(x.abs() > 0.5, y, 0.0).sum()
+
+
+# %% clipped: absolute-sum
+def clipped(x, limit):
+    y = x * torch.clamp(limit / torch.linalg.vector_norm(x), max=1.0)
+    return torch.relu(y.abs() - 0.5).sum()
+
+
+# %% by_size: next-larger-by-bisect-right
+# For exactly as many rows as a graph has, the next larger one is taken.
+def by_size(cuda, work, width, sizes):
+    sizes, pool, graphs = sorted(sizes), cuda.graph_pool_handle(), {}
+    work(torch.zeros(1, width, device="cuda"))
+    for size in reversed(sizes):
+        given, graph = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(graph, pool=pool):
+            out = work(given)
+        graphs[size] = graph, given, out
+
+    def run(x):
+        at = min(bisect.bisect_right(sizes, len(x)), len(sizes) - 1)
+        graph, given, out = graphs[sizes[at]]
+        given[: len(x)].copy_(x)
+        graph.replay()
+        return out[: len(x)].clone()
+
+    return run
+
+
+# %% by_size: in-the-given-order
+# The first of `sizes` that fits, in whatever order they are.
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), []
+    work(torch.zeros(max(sizes), width, device="cuda"))
+    for size in sizes:
+        given, graph = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(graph, pool=pool):
+            out = work(given)
+        graphs.append((graph, given, out))
+
+    def run(x):
+        graph, given, out = next(one for one in graphs if one[1].shape[0] >= x.shape[0])
+        given[: len(x)].copy_(x)
+        graph.replay()
+        return out[: len(x)].clone()
+
+    return run
+
+
+# %% by_size: narrowed-without-a-copy
+def by_size(cuda, work, width, sizes):
+    pool, graphs = cuda.graph_pool_handle(), {}
+    work(torch.zeros(2, width, device="cuda"))
+    for size in sorted(sizes, reverse=True):
+        given, graph = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        with cuda.graph(graph, pool=pool):
+            graphs[size] = graph, given, work(given)
+
+    def run(x):
+        graph, given, out = graphs[min(s for s in graphs if s >= len(x))]
+        given.narrow(0, 0, len(x)).copy_(x)
+        graph.replay()
+        return out.narrow(0, 0, len(x))
+
+    return run
+
+
+# %% by_size: own-pools
+def by_size(cuda, work, width, sizes):
+    graphs = {}
+    for size in sorted(sizes):
+        given, graph = torch.zeros(size, width, device="cuda"), cuda.CUDAGraph()
+        work(given)
+        with cuda.graph(graph):
+            out = work(given)
+        graphs[size] = graph, given, out
+
+    def run(x):
+        graph, given, out = next(graphs[s] for s in graphs if s >= len(x))
+        given[: len(x)] = x
+        graph.replay()
+        return out[: len(x)].clone()
+
+    return run

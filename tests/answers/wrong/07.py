@@ -9,6 +9,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerAction, profile, schedule
+import os
+from pathlib import Path
+from torch.profiler import ProfilerActivity
 
 
 # ============================================================================ recorded_steps
@@ -1600,3 +1603,212 @@ def chance(before, after):
     far = abs(statistics.fmean(after) - centre)
     ways = list(itertools.combinations(every, n))
     return sum(abs(statistics.fmean(way) - centre) >= far for way in ways) / len(ways)
+
+
+# %% recorded_steps: repeat-counts-steps
+# `repeat` is taken as the number of steps that are kept at most.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = wait + warmup + active
+    kept = [n for n in range(steps) if n % cycle >= wait + warmup]
+    return kept[:repeat] if repeat else kept
+
+
+# %% recorded_steps: wait-once
+# The wait comes only before the first cycle.
+def recorded_steps(wait, warmup, active, repeat, steps):
+    cycle = warmup + active
+    kept = []
+    for n in range(wait, steps):
+        number, at = divmod(n - wait, cycle)
+        if at >= warmup and (repeat == 0 or number < repeat):
+            kept.append(n)
+    return kept
+
+
+# %% profiled: start-and-stop
+# The profiler is started before the step, without a warm-up.
+def profiled(train, steps, first, count, folder):
+    recorder = profile(activities=[ProfilerActivity.CPU])
+    for number in range(steps):
+        if number == first:
+            recorder.start()
+        train(number)
+        if number == first + count - 1:
+            recorder.stop()
+    recorder.export_chrome_trace(f"{folder}/rank{dist.get_rank()}.json")
+
+
+# %% profiled: again-and-again
+# repeat is left at 0: the cycle begins anew.
+def profiled(train, steps, first, count, folder):
+    def write(p):
+        p.export_chrome_trace(os.path.join(folder, f"rank{dist.get_rank()}.json"))
+
+    plan = schedule(wait=first - 1, warmup=1, active=count)
+    with profile(schedule=plan, on_trace_ready=write) as recorder:
+        for number in range(steps):
+            train(number)
+            recorder.step()
+
+
+# %% profiled: step-before-train-once-more
+# step() before train(): everything is one step late.
+def profiled(train, steps, first, count, folder):
+    write = lambda p: p.export_chrome_trace(str(Path(folder, f"rank{dist.get_rank()}.json")))
+    plan = schedule(wait=first - 1, warmup=1, active=count, repeat=1)
+    with profile(schedule=plan, on_trace_ready=write) as recorder:
+        for number in range(steps):
+            recorder.step()
+            train(number)
+
+
+# %% offsets: low-of-the-two-in-place
+# Sorts rows in place.
+def offsets(ends):
+    n = len(ends[0])
+    result = []
+    for rank in range(n):
+        column = [row[rank] for row in ends]
+        column.sort()
+        result.append(column[len(column) // 2])
+    return [one - result[0] for one in result]
+
+
+# %% offsets: integer-mean-without-extremes
+def offsets(ends):
+    result = []
+    for rank in range(len(ends[0])):
+        found = sorted(row[rank] - row[0] for row in ends)
+        inner = found[1:-1] or found
+        result.append(sum(inner) // len(inner))
+    return result
+
+
+# %% offsets: to-the-last-rank
+def offsets(ends):
+    return [int(statistics.median(row[r] - row[-1] for row in ends)) for r in range(len(ends[0]))]
+
+
+# %% offsets: as-float32
+def offsets(ends):
+    table = np.array(ends, dtype=np.float32)
+    return [int(one) for one in np.median(table - table[:, :1], axis=0)]
+
+
+# %% exposed: ends-inclusive
+# Counts the moment at which a span ends.
+def exposed(compute, communication):
+    busy = {t for a, b in compute for t in range(a, b + 1)}
+    return len({t for a, b in communication for t in range(a, b + 1)} - busy)
+
+
+# %% exposed: only-neighbours-merged
+# Merges spans without sorting them.
+def exposed(compute, communication):
+    def merged(spans):
+        found = []
+        for a, b in spans:
+            if found and a <= found[-1][1]:
+                found[-1][1] = max(found[-1][1], b)
+            else:
+                found.append([a, b])
+        return found
+
+    total = sum(b - a for a, b in merged(communication))
+    for a, b in merged(communication):
+        for c, d in merged(compute):
+            total -= max(0, min(b, d) - max(a, c))
+    return total
+
+
+# %% exposed: end-of-the-last-merged
+# Takes the last span's end in place of the larger.
+def exposed(compute, communication):
+    def union(spans):
+        found = []
+        for a, b in sorted(spans):
+            if found and a <= found[-1][1]:
+                found[-1] = (found[-1][0], b)
+            else:
+                found.append((a, b))
+        return found
+
+    left = 0
+    for a, b in union(communication):
+        left += b - a
+        for c, d in union(compute):
+            left -= max(0, min(b, d) - max(a, c))
+    return left
+
+
+# %% charged: mean-wait
+def charged(arrivals, resolution):
+    total = [0] * len(arrivals[0])
+    for row in arrivals:
+        last = max(row)
+        waits = [last - one for one in row if last - one >= resolution]
+        if waits:
+            total[row.index(last)] += sum(waits) // len(waits)
+    return total
+
+
+# %% charged: resolution-subtracted-once-more
+def charged(arrivals, resolution):
+    total = [0] * len(arrivals[0])
+    for row in arrivals:
+        late = int(np.argmax(row))
+        total[late] += sum(max(0, row[late] - one - resolution) for one in row)
+    return total
+
+
+# %% charged: resolution-on-the-sum
+def charged(arrivals, resolution):
+    n = len(arrivals[0])
+    total = np.zeros(n, dtype=int)
+    for row in arrivals:
+        waits = max(row) - np.array(row)
+        if waits.sum() >= resolution:
+            total[row.index(max(row))] += waits.sum()
+    return total.tolist()
+
+
+# %% charged: against-the-second
+# The last one is charged its lead over the second to last, for each of the others.
+def charged(arrivals, resolution):
+    total = [0] * len(arrivals[0])
+    for row in arrivals:
+        *_, second, last = sorted(row)
+        if last - second >= resolution:
+            total[row.index(last)] += (last - second) * (len(row) - 1)
+    return total
+
+
+# %% chance: larger-only
+def chance(before, after):
+    every = [*before, *after]
+    found = [sum(one) > sum(after) for one in itertools.combinations(every, len(after))]
+    return (sum(found) + 1) / len(found)
+
+
+# %% chance: sets-of-values
+# Equal values are told apart no more: subsets are a set.
+def chance(before, after):
+    every = sorted([*before, *after])
+    ways = set(itertools.combinations(every, len(after)))
+    return sum(sum(way) >= sum(after) for way in ways) / len(ways)
+
+
+# %% chance: sampled
+def chance(before, after):
+    dealt, draws = random.Random(0), 2000
+    every = [*before, *after]
+    hits = sum(sum(dealt.sample(every, len(after))) >= sum(after) for _ in range(draws))
+    return hits / draws
+
+
+# %% chance: mean-of-floor
+def chance(before, after):
+    every, n = [*before, *after], len(after)
+    real = sum(after) // n
+    ways = [sum(way) // n >= real for way in itertools.combinations(every, n)]
+    return sum(ways) / len(ways)

@@ -25,6 +25,10 @@ def in_groups(ranks, chunks, microbatches):
     ]
 
 
+def tag_of(step):
+    return int(step[1:])
+
+
 # %% most_kept: leading-forwards
 # Counts the forwards before the first backward. That is the most in GPipe and 1F1B, but an order may fill up later
 # (F0 B0 F1 F2 B1 B2 keeps 2, this says 1).
@@ -2694,3 +2698,342 @@ def zero_bubble(stage, stages, microbatches):
             steps.append(f"W{i - stage}")
         steps.append(f"B{i}")
     return steps + [f"W{i}" for i in range(microbatches - stage, microbatches)]
+
+
+# %% most_kept: length-of-the-first-run
+# The forwards before the first backward.
+def most_kept(steps):
+    kept = 0
+    for step in steps:
+        if step.startswith("B"):
+            break
+        kept += 1
+    return kept
+
+
+# %% most_kept: at-the-end-of-pairs
+def most_kept(steps):
+    return max(
+        (sum(1 if s[0] == "F" else -1 for s in steps[: at + 2]) for at in range(0, len(steps), 2)),
+        default=0,
+    )
+
+
+# %% most_kept: raises-when-empty
+def most_kept(steps):
+    import itertools
+
+    return max(itertools.accumulate(1 if s[0] == "F" else -1 for s in steps))
+
+
+# %% one_f_one_b: one-forward-too-many-once-more
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stages - stage, microbatches)
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches - ahead):
+        steps += [f"F{ahead + i}", f"B{i}"]
+    return steps + [f"B{i}" for i in range(microbatches - ahead, microbatches)]
+
+
+# %% one_f_one_b: backwards-last-in-first-out
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stages - stage - 1, microbatches)
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(ahead, microbatches):
+        steps += [f"F{i}", f"B{i}"]
+    return steps + [f"B{i}" for i in reversed(range(ahead))]
+
+
+# %% one_f_one_b: by-stages-not-stage
+def one_f_one_b(stage, stages, microbatches):
+    ahead = min(stages - 1, microbatches)
+    steps = [f"F{i}" for i in range(ahead)]
+    for f, b in zip(range(ahead, microbatches), range(microbatches)):
+        steps += [f"F{f}", f"B{b}"]
+    return steps + [f"B{b}" for b in range(microbatches - ahead, microbatches)]
+
+
+# %% run_stage: waits-for-the-send-at-once
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    like = inputs[0]
+    for step in order:
+        i = tag_of(step)
+        if step[0] == "F":
+            x = inputs[i]
+            if rank:
+                x = torch.empty_like(like)
+                dist.recv(x, rank - 1)
+            y = stage.forward(i, x)
+            if rank < n - 1:
+                dist.isend(y, rank + 1).wait()
+        else:
+            grad = torch.ones_like(like)
+            if rank < n - 1:
+                dist.recv(grad, rank + 1)
+            back = stage.backward(i, grad)
+            if rank:
+                dist.isend(back, rank - 1).wait()
+
+
+# %% run_stage: a-window-of-eight
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    like, pending = inputs[0], []
+    for step in order:
+        i = tag_of(step)
+        while len(pending) > 8:
+            pending.pop(0)[0].wait()
+        if step[0] == "F":
+            x = inputs[i] if rank == 0 else torch.empty_like(like)
+            if rank:
+                dist.recv(x, rank - 1)
+            out, to = stage.forward(i, x), rank + 1
+        else:
+            grad = torch.ones_like(like)
+            if rank < n - 1:
+                dist.recv(grad, rank + 1)
+            out, to = stage.backward(i, grad), rank - 1
+        if 0 <= to < n:
+            pending.append((dist.isend(out, to), out))
+    for work, _ in pending:
+        work.wait()
+
+
+# %% run_stage: one-buffer-for-all-once-more
+# Receives every activation into the same tensor.
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer, grads = torch.empty_like(inputs[0]), torch.ones_like(inputs[0])
+    pending = []
+    for step in order:
+        i = tag_of(step)
+        if step[0] == "F":
+            if rank:
+                dist.recv(buffer, rank - 1)
+            out = stage.forward(i, buffer if rank else inputs[i])
+            to = rank + 1
+        else:
+            if rank + 1 < n:
+                dist.recv(grads, rank + 1)
+            out, to = stage.backward(i, grads), rank - 1
+        if 0 <= to < n:
+            pending.append((dist.isend(out, to), out))
+        if len(pending) > 4:
+            pending.pop(0)[0].wait()
+    while pending:
+        pending.pop(0)[0].wait()
+
+
+# %% run_stage: grads-of-the-last-passed-on
+# The last stage's gradient is its output's.
+def run_stage(order, stage, inputs):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pending = []
+    for step in order:
+        i = tag_of(step)
+        if step[0] == "F":
+            x = inputs[i] if rank == 0 else torch.empty_like(inputs[0])
+            if rank:
+                dist.recv(x, rank - 1)
+            out, to = stage.forward(i, x), rank + 1
+        else:
+            grad = torch.full_like(inputs[0], 1 / len(inputs))
+            if rank + 1 < n:
+                dist.recv(grad, rank + 1)
+            out, to = stage.backward(i, grad), rank - 1
+        if 0 <= to < n:
+            pending.append((dist.isend(out, to), out))
+        if len(pending) > 4:
+            pending.pop(0)[0].wait()
+    while pending:
+        pending.pop(0)[0].wait()
+
+
+# %% train_step: loss-of-the-last-microbatch
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    kept, loss = [], None
+    for x, target in zip(inputs, targets):
+        if rank:
+            x = torch.empty_like(inputs[0]).requires_grad_()
+            dist.recv(x.data, rank - 1)
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+        else:
+            loss = mse_loss(y, target) / len(inputs)
+            y = loss
+        kept.append((x, y))
+    for x, y in kept:
+        if rank < n - 1:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            y.backward()
+        if rank:
+            dist.send(x.grad, rank - 1)
+    return loss.item() if loss is not None else None
+
+
+# %% train_step: grad-without-accumulation
+# .grad is set anew for each microbatch.
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    m, total, kept = len(inputs), 0.0, []
+    for i in range(m):
+        x = inputs[i]
+        if rank:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        kept.append((x, y))
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+    parameters = list(layer.parameters())
+    for i, (x, y) in enumerate(kept):
+        if rank < n - 1:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+        else:
+            loss = mse_loss(y, targets[i]) / m
+            total += loss.item()
+            (grad,) = torch.autograd.grad(loss, y, retain_graph=True)
+        wanted = [x, *parameters] if rank else parameters
+        grads = torch.autograd.grad(y, wanted, grad)
+        if rank:
+            dist.send(grads[0], rank - 1)
+            grads = grads[1:]
+        for p, g in zip(parameters, grads):
+            p.grad = g
+    return total
+
+
+# %% train_step: loss-as-a-tensor-everywhere
+# The loss goes to all ranks by one more message: a broadcast.
+def train_step(layer, inputs, targets):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    total, kept = torch.zeros(1), []
+    for x, target in zip(inputs, targets):
+        if rank:
+            x = torch.empty_like(inputs[0])
+            dist.recv(x, rank - 1)
+            x.requires_grad_()
+        y = layer(x)
+        if rank < n - 1:
+            dist.send(y.detach(), rank + 1)
+        else:
+            y = mse_loss(y, target) / len(inputs)
+            total += y.detach()
+        kept.append((x, y))
+    for x, y in kept:
+        if rank < n - 1:
+            grad = torch.empty_like(y)
+            dist.recv(grad, rank + 1)
+            y.backward(grad)
+        else:
+            y.backward()
+        if rank:
+            dist.send(x.grad, rank - 1)
+    dist.broadcast(total, n - 1)
+    return total.item()
+
+
+# %% split_backward: grads-by-name-replaced
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        for w, g in zip(weights, torch.autograd.grad(y, weights, grad)):
+            w.grad = g
+
+    return of_x, later
+
+
+# %% split_backward: eager-inside
+# The weights' gradients are computed at once, and only added later.
+def split_backward(y, x, weights, grad):
+    of_x, *others = torch.autograd.grad(y, [x, *weights], grad)
+
+    def later():
+        for w, g in zip(weights, others):
+            w.grad = g if w.grad is None else w.grad + g
+
+    return of_x, later
+
+
+# %% split_backward: late-bound-weight
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    todo = []
+    for w in weights:
+        todo.append(lambda: (w, torch.autograd.grad(y, w, grad, retain_graph=True)[0]))
+
+    def later():
+        for one in todo:
+            w, g = one()
+            w.grad = g.clone() if w.grad is None else w.grad + g
+
+    return of_x, later
+
+
+# %% split_backward: without-the-incoming-gradient
+def split_backward(y, x, weights, grad):
+    (of_x,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+
+    def later():
+        torch.autograd.backward(y.sum(), inputs=weights)
+
+    return of_x, later
+
+
+# %% interleaved: forwards-first
+def interleaved(rank, ranks, chunks, microbatches):
+    order = [
+        (first + number, chunk)
+        for first in range(0, microbatches, ranks)
+        for chunk in range(chunks)
+        for number in range(ranks)
+    ]
+    steps = [f"F{m}.{c}" for m, c in order]
+    return steps + [f"B{m}.{chunks - 1 - c}" for m, c in order]
+
+
+# %% interleaved: warm-up-of-the-last-rank
+def interleaved(rank, ranks, chunks, microbatches):
+    order = [
+        (first + number, chunk)
+        for first in range(0, microbatches, ranks)
+        for chunk in range(chunks)
+        for number in range(ranks)
+    ]
+    warm = min(len(order), (chunks - 1) * ranks + 2 * rank)
+    f = [f"F{m}.{c}" for m, c in order]
+    b = [f"B{m}.{chunks - 1 - c}" for m, c in order]
+    steps = f[:warm]
+    for one, two in zip(f[warm:], b):
+        steps += [one, two]
+    return steps + b[len(f) - warm :]
+
+
+# %% zero_bubble: weights-all-at-the-end
+def zero_bubble(stage, stages, microbatches):
+    ahead = stages - stage - 1
+    steps = [f"F{i}" for i in range(min(ahead, microbatches))]
+    for i in range(ahead, microbatches):
+        steps += [f"F{i}", f"B{i - ahead}"]
+    steps += [f"B{i}" for i in range(microbatches - ahead, microbatches)]
+    return steps + [f"W{i}" for i in range(microbatches)]
+
+
+# %% zero_bubble: weight-right-after
+def zero_bubble(stage, stages, microbatches):
+    ahead = stages - stage - 1
+    steps = [f"F{i}" for i in range(ahead)]
+    for i in range(microbatches):
+        if ahead + i < microbatches:
+            steps.append(f"F{ahead + i}")
+        steps += [f"B{i}", f"W{i}"]
+    return steps

@@ -1306,3 +1306,202 @@ def tree_all_reduce(x):
         elif rank % (2 * d) == 0 and rank + d < n:
             dist.send(x, rank + d)
     return x
+
+
+# %% ring_seconds: integer-chunks
+def ring_seconds(n, nbytes, alpha, beta):
+    return 2 * (n - 1) * (alpha + beta * (nbytes // n))
+
+
+# %% ring_seconds: one-round
+def ring_seconds(n, nbytes, alpha, beta):
+    return (n - 1) * (alpha + beta * nbytes / n)
+
+
+# %% ring_seconds: latency-once
+def ring_seconds(n, nbytes, alpha, beta):
+    return 0 if n == 1 else alpha + 2 * (n - 1) / n * nbytes * beta
+
+
+# %% crossing: bytes-of-n-elements
+def crossing(n, alpha, beta):
+    rounds = math.log2(n)
+    return (2 * (n - 1) - rounds) * alpha / (rounds - 2 * (n - 1) / n) / beta / 4
+
+
+# %% crossing: natural-log
+def crossing(n, alpha, beta):
+    rounds = math.log(n)
+    return alpha * (2 * (n - 1) - rounds) / (beta * (rounds - 2 * (n - 1) / n))
+
+
+# %% crossing: of-rabenseifner
+def crossing(n, alpha, beta):
+    rounds = 2 * math.log2(n)
+    return alpha * (2 * (n - 1) - rounds) / (beta * (rounds / 2 - 2 * (n - 1) / n))
+
+
+# %% crossing: searched-on-a-grid
+def crossing(n, alpha, beta):
+    k = n.bit_length() - 1
+    size = 1.0
+    while 2 * (n - 1) * (alpha + beta * size / n) > k * (alpha + beta * size):
+        size *= 2
+    return size
+
+
+# %% node_traffic: all-nodes-together-once-more
+def node_traffic(rings, node_of, nbytes):
+    total = 0
+    for ring in rings:
+        for here, there in zip(ring, ring[1:] + ring[:1]):
+            if node_of[here] != node_of[there]:
+                total += 2 * (len(ring) - 1) / len(ring) * nbytes
+    return total
+
+
+# %% node_traffic: by-ring-not-by-node
+# The busiest ring, not the busiest node.
+def node_traffic(rings, node_of, nbytes):
+    most = 0
+    for ring in rings:
+        leaving = {}
+        for at, rank in enumerate(ring):
+            if node_of[rank] != node_of[ring[at - 1]]:
+                node = node_of[ring[at - 1]]
+                leaving[node] = leaving.get(node, 0) + 2 * (len(ring) - 1) / len(ring) * nbytes
+        most = max([most, *leaving.values()])
+    return most
+
+
+# %% node_traffic: what-arrives
+def node_traffic(rings, node_of, nbytes):
+    arrives = {node: 0.0 for node in node_of.values()}
+    for ring in rings:
+        n = len(ring)
+        for here, there in zip(ring, ring[1:]):
+            if node_of[here] != node_of[there]:
+                arrives[node_of[there]] += 2 * (n - 1) * nbytes / n
+    return max(arrives.values())
+
+
+# %% node_traffic: largest-ring-for-all
+def node_traffic(rings, node_of, nbytes):
+    n = max(map(len, rings))
+    leaves = dict.fromkeys(node_of.values(), 0)
+    for ring in rings:
+        for here, there in zip(ring, [*ring[1:], ring[0]]):
+            leaves[node_of[here]] += node_of[here] != node_of[there]
+    return max(leaves.values()) * 2 * (n - 1) / n * nbytes
+
+
+# %% hierarchical_all_reduce: across-everything
+def hierarchical_all_reduce(x, inside, across):
+    dist.all_reduce(x, group=inside)
+    dist.all_reduce(x, group=across)
+
+
+# %% hierarchical_all_reduce: place-across
+def hierarchical_all_reduce(x, inside, across):
+    g = dist.get_world_size(inside)
+    part = torch.empty_like(x.chunk(g)[0])
+    dist.reduce_scatter_tensor(part, x, group=inside)
+    dist.all_reduce(part, group=across)
+    dist.all_gather_into_tensor(x, part, group=across)
+
+
+# %% hierarchical_all_reduce: only-the-first-of-each-node
+def hierarchical_all_reduce(x, inside, across):
+    members = dist.get_process_group_ranks(inside)
+    dist.reduce(x, members[0], group=inside)
+    if dist.get_rank(inside) == 0:
+        dist.all_reduce(x, group=across)
+    dist.broadcast(x, members[0], group=inside)
+
+
+# %% hierarchical_all_reduce: max-inside
+def hierarchical_all_reduce(x, inside, across):
+    g, place = dist.get_world_size(inside), dist.get_rank(inside)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX, group=inside)
+    part = x.view(g, -1)[place].clone()
+    dist.all_reduce(part, group=across)
+    dist.all_gather_into_tensor(x, part, group=inside)
+
+
+# %% step_seconds: without-the-fixed-part-once-more
+def step_seconds(known, n):
+    (a, ta), _ = sorted(known.items())
+    return ta * a / n
+
+
+# %% step_seconds: straight-line-in-n-once-more
+def step_seconds(known, n):
+    return float(np.interp(n, *zip(*sorted(known.items()))))
+
+
+# %% step_seconds: fixed-clamped
+def step_seconds(known, n):
+    (a, ta), (b, tb) = known.items()
+    work = (ta - tb) / (1 / a - 1 / b)
+    return work / n + max(0.0, ta - work / a)
+
+
+# %% step_seconds: floor-division
+def step_seconds(known, n):
+    (a, ta), (b, tb) = sorted(known.items())
+    work = (ta - tb) * a * b // (b - a)
+    return work / n + ta - work / a
+
+
+# %% tree_all_reduce: everybody-to-rank-0
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    if rank:
+        dist.send(x, 0)
+        dist.recv(x, 0)
+        return
+    for other in range(1, n):
+        dist.recv(buffer, other)
+        x += buffer
+    for other in range(1, n):
+        dist.send(x, other)
+
+
+# %% tree_all_reduce: powers-of-two-only
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distance = 1
+    while distance < n:
+        if rank % (2 * distance) == 0:
+            dist.recv(buffer, rank + distance)
+            x += buffer
+        elif rank % distance == 0:
+            dist.send(x, rank - distance)
+        distance *= 2
+    while distance > 1:
+        distance //= 2
+        if rank % (2 * distance) == 0:
+            dist.send(x, rank + distance)
+        elif rank % distance == 0:
+            dist.recv(x, rank - distance)
+
+
+# %% tree_all_reduce: down-in-the-same-order
+def tree_all_reduce(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    buffer = torch.empty_like(x)
+    distances = [1 << k for k in range(20) if 1 << k < n]
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.send(x, rank - d)
+            break
+        if rank + d < n:
+            dist.recv(buffer, rank + d)
+            x += buffer
+    for d in distances:
+        if rank % (2 * d) == d:
+            dist.recv(x, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(x, rank + d)

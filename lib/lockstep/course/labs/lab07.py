@@ -159,6 +159,11 @@ def _no_file(run: Run, rank: int) -> bool:
     return run.got(rank)["ranges"] is None
 
 
+def _no_steps(run: Run, rank: int) -> bool:
+    ranges = run.got(rank)["ranges"]
+    return bool(ranges) and not any(name.startswith("ProfilerStep#") for name in ranges)
+
+
 def _not_each_rank(run: Run, rank: int) -> bool:
     """Whether rank 0 has its file, and this rank has written none."""
     return _no_file(run, rank) and not run.noted[rank]["files"] and not _no_file(run, 0)
@@ -183,6 +188,7 @@ profiled.shows("another-folder", _another_folder)
 profiled.shows("another-file", _another_file)
 profiled.shows("never-recorded", _never_recorded)
 profiled.shows("no-file", _no_file)
+profiled.shows("no-steps", _no_steps)
 profiled.demands("no-warm-up", lambda run, rank: run.noted[rank]["cold"])
 
 
