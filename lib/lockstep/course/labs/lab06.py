@@ -81,7 +81,7 @@ def last_end(draw: random.Random) -> Iterator[Trial]:
     def some(count: int, low: int, high: int) -> list[float]:
         return [draw.randint(4 * low, 4 * high) / 4 for _ in range(count)]
 
-    launch, latency = draw.randint(24, 36) / 4, draw.randint(36, 48) / 4
+    launch, latency = draw.randint(24, 36) / 4, draw.randint(40, 48) / 4
     gap = draw.randint(2, 6) / 4
     while True:  # neither launches nor kernels alone say when it ends
         behind = [*some(4, 1, 3), draw.randint(60, 90), *some(draw.randint(12, 16), 1, 3)]
