@@ -347,6 +347,7 @@ def step_seconds(draw: random.Random) -> Iterator[Trial]:
         ("fewer GPUs than known", 6, 15, 30, 4, 3),
         ("the larger number first", 8, 2, 32, 2, 4),
         ("a fixed part below 0", 10, 20, 100, -1, 50),
+        ("less than a second of work", 2, 4, 0.75, 0.5, 8),
     ):
         yield _on_gpus(like, *small)
     for _ in range(3):
