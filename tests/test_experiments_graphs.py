@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from experiments import cold_start, decode_step, graph_rules, unchanged
+from experiments import ahead_of_time, cold_start, decode_step, graph_rules, unchanged
 from experiments.experiment import CannotRecord
 from lockstep.base import machine
 
@@ -85,3 +85,11 @@ def test_ranks_with_a_folder_each_share_nothing(tmp_path: Path) -> None:
     each = cold_start.start(tmp_path / "each", 2, "gloo", each_its_own=True)
     assert [rank["hits"] for rank in again["ranks"]] == [1, 1]
     assert each["binaries"] == 2 * shared["binaries"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_a_file_compiled_by_one_rank_has_that_ranks_weights() -> None:
+    (result,) = ahead_of_time.run(machine.probe(), 2)
+    for rank in result.content["ranks"]:
+        assert rank["off"]["weights of the file"] > 0.01 > 1e-5 > rank["off"]["its own weights"]

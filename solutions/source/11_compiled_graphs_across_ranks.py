@@ -930,7 +930,6 @@ def four_steps(rows):
     took, device = [], lockstep.device()
     for many in rows if dist.get_rank() == 1 else [8] * len(rows):
         x = torch.ones(many, 16, device=device)
-        dist.barrier()
         begin = time.perf_counter()
         step(x).item()
         took.append((time.perf_counter() - begin) * 1e3)
@@ -1762,8 +1761,7 @@ lockstep.compare(predicted=prediction, measured=first_right)
 
 # %% [markdown] id="ahead-explained"
 # The file stands for a program with the weights of the rank that made it. With its own weights each rank has the eager step's
-# result to the last bit, and nobody but rank 0 has compiled. The same file for two H200s, made by PyTorch 2.11, could not be
-# loaded in the ranks that the course tried: they ended with a segmentation fault.
+# result to the last bit, and nobody but rank 0 has compiled.
 
 # %% [markdown] id="one-run-text"
 # ## A decode step in one run
