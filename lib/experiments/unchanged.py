@@ -125,8 +125,11 @@ def _finished(command: list[str], checkout: Path, place: Path) -> None:
     )
     late = threading.Timer(LIMIT, end, [process])
     late.start()
-    said = process.communicate()[0].decode(errors="replace")
-    late.cancel()
+    try:
+        said = process.communicate()[0].decode(errors="replace")
+    finally:
+        late.cancel()
+        end(process)
     if process.returncode:
         raise ExperimentFailed(f"exit code {process.returncode}: {said}"[-4000:])
 

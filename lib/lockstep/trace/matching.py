@@ -185,7 +185,7 @@ def _entries(
 ) -> tuple[_Entries, list[_Queue]]:
     """In order of queue, rank, time. Successive kernels of one sequence are one collective."""
     rows = trace.where(Kind.COMMUNICATION)
-    earlier = _called_earlier(trace, rows)
+    earlier = _called_earlier(trace, rows, ranks)
     unmatched["the calls come before the recording"] += int(earlier.sum())
     rows = rows[~earlier]
     queue, queues = _queues(trace, rows)
@@ -213,17 +213,16 @@ def _entries(
     return _Entries(rows, queue, place, sequence, start, end, known, kernels), queues
 
 
-def _called_earlier(trace: Slices, rows: Column) -> Column:
-    """Whether a slice began before any of its rank's whose launch is in the trace, and has none,
-    and no more than its name says what it is."""
-    start = trace.start[rows]
+def _called_earlier(trace: Slices, rows: Column, ranks: Column) -> Column:
+    """Return of which slices no launch is in the trace, and nothing but the name says what they
+    are, and which began before any slice of their rank with a launch."""
+    start, place = trace.start[rows], np.searchsorted(ranks, trace.rank[rows])
     named = np.array([one.evidence == "name" for one in trace.known] or [False])
     launched = launch_of(trace, rows) != NONE
-    first = np.full(max(trace.ranks, default=0) + 1, np.iinfo(np.int64).min)
-    first[trace.rank[rows[launched]]] = np.iinfo(np.int64).max
-    np.minimum.at(first, trace.rank[rows[launched]], start[launched])
-    by_name = named[trace.collective[rows]]
-    return ~launched & by_name & (start < first[trace.rank[rows]])
+    first = np.full(len(ranks), np.iinfo(np.int64).min)  # of a rank without launches
+    first[place[launched]] = np.iinfo(np.int64).max
+    np.minimum.at(first, place[launched], start[launched])
+    return ~launched & named[trace.collective[rows]] & (start < first[place])
 
 
 def _side_by_side(entries: _Entries, number: Column) -> tuple[_Entries, Column]:
