@@ -1768,7 +1768,7 @@ lockstep.compare(predicted=prediction, measured=first_right)
 #
 # About 5 minutes; a CPU is enough, as it was recorded on two H200s.
 #
-# All ways of section 2, measured in the same job, and the collectives alone: a bare loop that
+# All ways of section 2, each time in one job, of Lockstep and of torchrun by turns, and the collectives alone: a bare loop that
 # only launches its sixteen all-reduces.
 
 # %% id="one-run"
