@@ -558,7 +558,12 @@ def captured(cuda: Any, make: Make) -> Step:
     graph = cuda.CUDAGraph()
     with cuda.graph(graph):
         step()
-    return lambda: graph.replay()
+
+    def replay() -> None:
+        graph.replay()
+        _ = step  # a replay reads what the step holds, where it was at the capture
+
+    return replay
 
 
 def drawn(seed: int, count: int) -> dict[str, Drawn]:

@@ -19,7 +19,6 @@ import threading
 import time
 from array import array
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from lockstep.base.machine import Machine
 
 from .experiment import CannotRecord, Experiment, ExperimentFailed, Result, device_name, end
 
-LIMIT = 120  # seconds for each run
+LIMIT = 240  # seconds for each run
 _MEASURED = re.compile(
     r"-?\d+(\.\d+)?(?= ?(ms|%|sec|GB|TF|tokens))|(?<=time: )\d+\.\d+|(?<=tokens/sec: )\d+\.\d+"
 )
@@ -114,6 +113,7 @@ def _finished(command: list[str], checkout: Path, place: Path) -> None:
         "TORCHINDUCTOR_CACHE_DIR": str(place / "cache"),
         "TRITON_CACHE_DIR": str(place / "cache" / "triton"),
         "TORCHINDUCTOR_COMPILE_THREADS": "4",
+        "PYTHONFAULTHANDLER": "1",
         "OMP_NUM_THREADS": "1",
     }
     process = subprocess.Popen(
@@ -144,7 +144,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
 
 
 def of_checkout(folder: str, machine: Machine, nproc: int) -> list[Result]:
-    """Run the program in this folder both ways, at once. Raises CannotRecord where it is none."""
+    """Run the program in this folder both ways, in turn. Raises CannotRecord where it is none."""
     checkout = Path(folder).resolve()
     known = [program for file, program in PROGRAMS.items() if (checkout / file).is_file()]
     if not known:
@@ -162,12 +162,7 @@ def of_checkout(folder: str, machine: Machine, nproc: int) -> list[Result]:
             seconds = time.perf_counter() - began
             return {"lines": without_times(text, place), "seconds": seconds}
 
-    with ThreadPoolExecutor() as both:
-        runs = {
-            "torchrun": both.submit(told, by_torchrun),
-            "lockstep": both.submit(told, by_lockstep),
-        }
-    launched = {name: run.result() for name, run in runs.items()}
+    launched = {"torchrun": told(by_torchrun), "lockstep": told(by_lockstep)}
     lines = [one["lines"] for one in launched.values()]
     content = {"program": checkout.name, "same": lines[0] == lines[1] != [], **launched}
     what = f"{checkout.name} as published, on {nproc} ranks, here and under torchrun"
