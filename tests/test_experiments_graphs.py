@@ -31,8 +31,9 @@ def test_a_program_of_others_is_compared_line_by_line(
     (tmp_path / "train.py").write_text(TRAIN.replace("SECOND_LINE", second))
     (result,) = unchanged.of_checkout(str(tmp_path), machine.probe(), 2)
     assert result.content["same"] is same
-    for launcher in ("torchrun", "lockstep"):
+    for launcher in unchanged.LAUNCHERS:
         assert result.content[launcher]["lines"][0] == "loss 2.00, time …ms"
+        assert result.content[launcher]["ended"]
 
 
 def test_a_folder_without_a_known_program_is_refused(tmp_path: Path) -> None:

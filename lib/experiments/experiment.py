@@ -178,7 +178,7 @@ def join_nccl() -> torch.device:
     return device
 
 
-def end(agent: subprocess.Popen[bytes]) -> None:
+def end(agent: subprocess.Popen[Any]) -> None:
     """End an agent of torchrun, which ends its ranks."""
     agent.terminate()  # of one that has ended already: nothing
     try:

@@ -2,7 +2,8 @@
 
 `python -m experiments unchanged/FOLDER -n 2` takes a checkout of gpt-fast (generates with cut
 layers, compiled, from a small random model) or nanoGPT (trains a small model, compiled, in DDP).
-Both want a GPU for each rank. The tokenizer that gpt-fast imports is stood in for by bytes.
+Both want a GPU for each rank. The tokenizer that gpt-fast imports is stood in for by bytes. A
+program that has printed what it had to and does not leave is ended: `ended` is false then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from lockstep.base.machine import Machine
 
 from .experiment import CannotRecord, Experiment, ExperimentFailed, Result, device_name, end
 
-LIMIT = 240  # seconds for each run
+LIMIT = 100  # seconds for each run
 _MEASURED = re.compile(
     r"-?\d+(\.\d+)?(?= ?(ms|%|sec|GB|TF|tokens))|(?<=time: )\d+\.\d+|(?<=tokens/sec: )\d+\.\d+"
 )
@@ -86,27 +86,21 @@ PROGRAMS: dict[str, Callable[[Path, Path], list[str]]] = {
 }
 
 
-def by_torchrun(command: list[str], checkout: Path, place: Path, nproc: int) -> str:
-    logs = place / "logs"
+def by_torchrun(nproc: int, logs: Path) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={nproc}"]
-    launcher += ["--standalone", "--redirects=1", f"--log-dir={logs}"]
-    _finished([*launcher, *command], checkout, place)
-    return _of_rank_0(logs)
+    return [*launcher, "--standalone", "--redirects=1", f"--log-dir={logs}"]
 
 
-def by_lockstep(command: list[str], checkout: Path, place: Path, nproc: int) -> str:
-    logs = place / "logs"
-    launcher = [sys.executable, "-c", _BY_LOCKSTEP, str(nproc), str(logs)]
-    _finished([*launcher, *command], checkout, place)
-    return _of_rank_0(logs)
+def by_lockstep(nproc: int, logs: Path) -> list[str]:
+    return [sys.executable, "-c", _BY_LOCKSTEP, str(nproc), str(logs)]
 
 
-def _of_rank_0(logs: Path) -> str:
-    return next(logs.rglob("0/stdout.log")).read_text()
+# Torchrun once more, as two runs of a program need not agree to the letter.
+LAUNCHERS = {"torchrun": by_torchrun, "lockstep": by_lockstep, "torchrun again": by_torchrun}
 
 
-def _finished(command: list[str], checkout: Path, place: Path) -> None:
-    """Run it in the checkout, with what is in `place` to import; it is ended after LIMIT."""
+def _finished(command: list[str], checkout: Path, place: Path) -> bool:
+    """Run it in the checkout, with what is in `place` to import; false if LIMIT ended it."""
     paths = [str(place), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     own = {
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -114,6 +108,7 @@ def _finished(command: list[str], checkout: Path, place: Path) -> None:
         "TRITON_CACHE_DIR": str(place / "cache" / "triton"),
         "TORCHINDUCTOR_COMPILE_THREADS": "4",
         "PYTHONFAULTHANDLER": "1",
+        "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
     }
     process = subprocess.Popen(
@@ -122,16 +117,18 @@ def _finished(command: list[str], checkout: Path, place: Path) -> None:
         env=os.environ | own,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     )
-    late = threading.Timer(LIMIT, end, [process])
-    late.start()
     try:
-        said = process.communicate()[0].decode(errors="replace")
+        said, _ = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return False
     finally:
-        late.cancel()
         end(process)
     if process.returncode:
         raise ExperimentFailed(f"exit code {process.returncode}: {said}"[-4000:])
+    return True
 
 
 def without_times(text: str, place: Path) -> list[str]:
@@ -144,26 +141,27 @@ def run(machine: Machine, nproc: int) -> list[Result]:
 
 
 def of_checkout(folder: str, machine: Machine, nproc: int) -> list[Result]:
-    """Run the program in this folder both ways, in turn. Raises CannotRecord where it is none."""
+    """Run the program in this folder by each launcher. Raises CannotRecord where it is none."""
     checkout = Path(folder).resolve()
     known = [program for file, program in PROGRAMS.items() if (checkout / file).is_file()]
     if not known:
         raise CannotRecord(f"{folder} is no checkout of gpt-fast or nanoGPT")
 
-    def told(launcher: Callable[..., str]) -> dict[str, Any]:
+    def told(launcher: Callable[[int, Path], list[str]]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as name:
             place = Path(name).resolve()
             command = known[0](checkout, place)
             began = time.perf_counter()
             try:
-                text = launcher(command, checkout, place, nproc)
+                ended = _finished([*launcher(nproc, place / "logs"), *command], checkout, place)
             except ExperimentFailed as failed:
                 return {"failed": str(failed), "lines": []}
             seconds = time.perf_counter() - began
-            return {"lines": without_times(text, place), "seconds": seconds}
+            printed = next((place / "logs").rglob("0/stdout.log")).read_text()
+            return {"lines": without_times(printed, place), "seconds": seconds, "ended": ended}
 
-    launched = {"torchrun": told(by_torchrun), "lockstep": told(by_lockstep)}
-    lines = [one["lines"] for one in launched.values()]
+    launched = {name: told(launcher) for name, launcher in LAUNCHERS.items()}
+    lines = [launched[name]["lines"] for name in ("torchrun", "lockstep")]
     content = {"program": checkout.name, "same": lines[0] == lines[1] != [], **launched}
     what = f"{checkout.name} as published, on {nproc} ranks, here and under torchrun"
     name = f"launch/unchanged-{checkout.name.lower()}-{device_name(machine)}-x{nproc}.json"
@@ -177,5 +175,5 @@ EXPERIMENT = Experiment(
     run=run,
     part=of_checkout,
     least=2,
-    writes={"launch/unchanged-*.json": ("program", "same", "torchrun", "lockstep")},
+    writes={"launch/unchanged-*.json": ("program", "same", *LAUNCHERS)},
 )
