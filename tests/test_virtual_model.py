@@ -218,16 +218,26 @@ def test_kernels_take_what_they_were_recorded_to_take() -> None:
     assert np.median(apart) < 0.06 and np.quantile(apart, 0.9) < 0.2
 
 
-@pytest.mark.parametrize("half", [pytest.param("fitted", marks=pytest.mark.long), "kept"])
-def test_drawn_programs_take_what_they_were_recorded_to_take(half: str) -> None:
-    """Nothing was fitted on the kept half. What the host takes differs from one minute to the next
-    by more than what is asked here of the median."""
+@pytest.mark.parametrize(
+    ("half", "middle", "worst", "middle_by_host"),
+    [
+        pytest.param("fitted", 0.05, 0.25, 0.15, marks=pytest.mark.long),
+        ("kept", 0.05, 0.25, 0.15),
+        pytest.param("later", 0.06, 0.65, 0.25, marks=pytest.mark.long),
+    ],
+)
+def test_drawn_programs_take_what_they_were_recorded_to_take(
+    half: str, middle: float, worst: float, middle_by_host: float
+) -> None:
+    """Nothing was fitted on the kept half nor on the later ones, which were recorded when the model
+    was done. What the host takes differs from one minute to the next by more than what is asked here
+    of the median."""
     rows = compared(half)
     by_device, by_host = ([abs(row[3]) for row in rows if row[4] == host] for host in (False, True))
     assert len(by_device) > 50 and len(by_host) > 40
-    assert np.median(by_device) < 0.05 and np.quantile(by_device, 0.9) < 0.15
-    assert max(by_device) < 0.25
-    assert np.median(by_host) < 0.15
+    assert np.median(by_device) < middle and np.quantile(by_device, 0.9) < 0.15
+    assert max(by_device) < worst
+    assert np.median(by_host) < middle_by_host
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=lambda machine: machine.name)

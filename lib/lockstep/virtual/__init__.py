@@ -71,11 +71,10 @@ on. Not modelled: most of what caches do, most kernels that PyTorch launches sev
 operation, clocks that fall under load, the cost of an event on the device, threads of the host,
 other GPUs' work on shared links. So times are estimates. `python tests/timed_programs.py` and
 `python tests/drawn_times.py` show them beside an H200's, and by how much a second run of the H200's
-differed: on 57 programs that were drawn, and on which nothing was fitted, they are
-3.2 % off (median), nine in ten 12.6 %, 23.0 % at most. Where the host's own Python takes the time
-(41 such) they are 11 % off (median), nine in ten 42 %, once it is known how much longer that host
-takes than the model's, which is the quickest of those recorded: 1.65 times there, and not the same
-from one minute to the next. Two H200s' hosts differed by 25 %.
+differed. On 63 drawn programs that nobody had looked at before the model was done they are 5.1 %
+off (median), nine in ten 14.1 %, the worst 64 %. Where the host's own Python takes the time (42
+such) they are 21 % off (median), nine in ten 38 %, once it is known what a launch took there; two
+runs on that machine differed by 27 % (median).
 
 What it cannot do raises `NotModelled`, which names it: sparse and quantised tensors, changes of a
 tensor's shape in place, IPC, external streams and events, random numbers that depend on values,
