@@ -49,7 +49,7 @@ class Chart(Playable):
     model of a line that is not there.
     """
 
-    start = "dials"
+    start = "sliders"
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Chart(Playable):
         return {**picture._repr_mimebundle_(), "text/plain": repr(self)}
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        nothing_to_turn = {"title": "", "dials": [], "choices": [], "asked": {}}
+        nothing_to_turn = {"title": "", "sliders": [], "choices": [], "asked": {}}
         drawn = {"said": self.alt, "chart": self.packed()}
         return {**nothing_to_turn, "stamp": str(self.stamp), "drawn": [drawn]}
 
