@@ -187,7 +187,7 @@ class Rank:
             torch.cuda.synchronize()
 
     def _end(self) -> None:
-        """What the culprit does."""
+        """End as the case says: this is the culprit."""
         self.tell("ends")
         match self._case.ending:
             case "raises":
@@ -206,7 +206,7 @@ class Rank:
                 torch.cuda._sleep(int(LATEST * 1.98e9))  # a clock rate that H100s and H200s have
 
     def _go_on(self, x: torch.Tensor) -> None:
-        """What survivors do: wait, in vain, then go on without the culprit."""
+        """Wait, in vain, then go on without the culprit: this is a survivor."""
         work = dist.all_reduce(x, async_op=True)
         until = time.monotonic() + PATIENCE
         why = f"nothing within {PATIENCE:g} s"
@@ -258,7 +258,7 @@ class Rank:
 
 
 class Watch:
-    """What the ranks of a case tell, and when each of them ends."""
+    """Collects what the ranks of a case tell, and when each of them ends."""
 
     def __init__(self, folder: Path, nproc: int):
         self.told: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(nproc)}
@@ -389,7 +389,7 @@ def _summary(watch: Watch, folder: Path, nproc: int) -> dict[str, Any]:
 
 
 def _row(watch: Watch, folder: Path, rank: int, began: float) -> dict[str, Any]:
-    """What a rank noticed: an error that Python raises, or the end of its process.
+    """Return what a rank noticed: an error that Python raises, or the end of its process.
 
     noticed: None where there was neither while it was watched, or all its calls ended well.
     """

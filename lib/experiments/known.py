@@ -41,7 +41,7 @@ LIMIT = 90.0  # seconds for a program
 
 
 class Program:
-    """What a rank runs: `step` for each number, `known` of it, and what else it writes."""
+    """A program of a rank: `step` for each number, `known` of it, and what else it writes."""
 
     recorded = 3  # steps
 

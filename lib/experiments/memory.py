@@ -163,7 +163,7 @@ def recomputing() -> list[dict[str, Any]]:
 
 
 def snapshot() -> dict[str, Any]:
-    """What PyTorch's own recording of memory says of two steps of the smallest model."""
+    """Return what PyTorch's own recording of memory says of two steps of the smallest model."""
     torch.cuda.memory._record_memory_history(max_entries=100_000, stacks="python")
     training(CONFIGS[0])
     found: dict[str, Any] = torch.cuda.memory._snapshot()
@@ -657,7 +657,7 @@ def small_sums() -> list[dict[str, Any]]:
 
 
 def _job(function: Callable[..., Any], *given: Any, n: int = 1) -> Any:
-    """What rank 0 returns, or what the report says of a job that failed."""
+    """Run a job; return rank 0's result, or what the report says of a failure."""
     named: dict[str, Any] = {"nproc_per_node": n, "backend": "nccl", "show": False}
     job = torchrun(function, *given, **named, timeout=LIMIT, may_fail=True)
     return job.results[0] if job.ok else str(job.report)[:1500]

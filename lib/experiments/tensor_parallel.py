@@ -45,8 +45,8 @@ def random(rows: int, columns: int, kind: str) -> torch.Tensor:
 
 
 class Alone:
-    """What takes the place of n ranks' collectives where products alone are timed: parts of the
-    right shape, with random numbers to multiply."""
+    """Stands in for n ranks' collectives where products alone are timed: parts of the right shape,
+    with random numbers to multiply."""
 
     def __init__(self, n: int):
         self.n = n

@@ -102,7 +102,7 @@ class Chart(Playable):
     def packed(
         self, x: Range | None = None, y: Range | None = None, mark: float | None = None
     ) -> dict[str, Any]:
-        """What the page draws: places are shares of the axes.
+        """Return what the page draws: places are shares of the axes.
 
         x, y: from where to where they reach, if not as far as the lines. mark: a place on the x
         axis.

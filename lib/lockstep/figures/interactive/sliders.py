@@ -369,7 +369,7 @@ def ring_attention(ranks: int = 4) -> Sliders:
     }
 
     def work(values: Mapping[str, Any]) -> list[list[float]]:
-        """Of each round, what each rank computes; a piece sees a half of itself."""
+        """Return what each rank computes in each round; a piece sees a half of itself."""
         n, own = int(values["ranks"]), pieces[values["parts"]]
         return [
             [
@@ -673,7 +673,7 @@ _YEAR = 365 * 24 * 3600.0
 
 
 def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Sliders:
-    """What a run loses by checkpoints, failures and restarts, over the interval between two.
+    """Time lost by checkpoints, failures and restarts, over the interval between two checkpoints.
 
     years: the mean time between failures of one GPU; all fail at random, each by itself. save:
     seconds of a checkpoint, in which nothing else is done. The expected time by Daly's equation of
@@ -681,7 +681,7 @@ def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Sl
     """
 
     def lost(values: Mapping[str, Any], interval: float) -> tuple[float, float, float]:
-        """Of all time: saving, work done again, starting again; inf where none is left."""
+        """Return the shares of all time of saving, of work done again, and of starting again."""
         mtbf = _between(values)
         stretch = interval + values["save"]
         if stretch > 100 * mtbf:

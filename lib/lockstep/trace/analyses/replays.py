@@ -25,7 +25,7 @@ _TOP = 15  # rows of a graph's table
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a graph runs at one place: a kernel, a copy or a memset. Nanoseconds, means of replays.
+    """One place of a graph: a kernel, a copy or a memset. Nanoseconds, means of replays.
 
     name: in full. start: since the replay's first node began. time: of its own. gap: in which the
     GPU idled before it, since all earlier nodes of the replay had ended. longest: its time in that

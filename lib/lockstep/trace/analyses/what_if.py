@@ -64,7 +64,7 @@ _NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What one change saves, in nanoseconds of the whole recording.
+    """The gain by one change, in nanoseconds of the whole recording.
 
     change: in words. removed: what is taken out of all ranks together, of work or of waiting for a
     rank. least, most: see the module's text; 0 ≤ least ≤ most ≤ removed.
@@ -78,7 +78,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class WhatIf(Answer):
-    """What each change gains, the most first.
+    """The gain by each change, the most first.
 
     length: nanoseconds from the replay's first moment to its last, as measured. steps: of a rank.
     """

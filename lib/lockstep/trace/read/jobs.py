@@ -92,7 +92,7 @@ def _ended(slices: list[Slice]) -> list[Slice]:
 
 
 def _family(call: Call) -> str:
-    """What gloo's slices, and our Collective, call an operation of the call record."""
+    """Return what gloo's slices, and our Collective, call an operation of the record."""
     return kinds.operation(call.operation) or call.operation
 
 
