@@ -16,7 +16,7 @@ from ...slices import COLUMNS, NONE, Lane, Numbering, Slices
 from .cache import open_store
 from .file import SAVED, File
 from .files import Paths, find
-from .later import Later
+from .rank_files import RankFiles
 from .ranks import check_job, ranks_of
 from .runs import folders_in, together
 from .workers import Found, read_all
@@ -100,7 +100,7 @@ def _slices(found: list[Found], stamp: Provenance | None, notes: list[str]) -> S
         stamp=stamp or _stamp(list(about.values())),
         notes=[printable(note) for note in notes],
         about=about,
-        files=Later({rank: (one.path, one.state) for rank, one in of_rank.items()}),
+        files=RankFiles({rank: (one.path, one.state) for rank, one in of_rank.items()}),
     )
 
 
