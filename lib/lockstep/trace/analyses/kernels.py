@@ -10,7 +10,7 @@ import numpy as np
 
 from ...base.formatting import microseconds, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..intervals import union
 from ..joins import by_thread, launch_of, launched_in, on_device
 from ..shapes import shapes_of
@@ -98,7 +98,7 @@ class Kernels(Answer):
         what = "kernel" if self.by == "name" else self.by
         names = [group.name for group in self.groups]
         names = [_cut(name) for name in names] if self.by in _WHOLE else _displayed(names)
-        groups = table(
+        groups = self._table(
             f"GPU time by {what}, {len(self.groups)} of {self.distinct} · ms, means and medians µs",
             [
                 what,
@@ -120,8 +120,6 @@ class Kernels(Answer):
                 ]
                 for name, group in zip(names, self.groups, strict=True)
             ],
-            stamp=self.stamp,
-            right=True,
         )
         return [groups]
 

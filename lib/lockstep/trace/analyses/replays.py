@@ -93,14 +93,14 @@ class Replays(Answer):
         ]
         columns = ["rank", "replayed in", "replays", "nodes", "length", "busy", "launching call"]
         title = "replays of graphs · lengths: median / least / most · µs"
-        return table(title, columns, rows, stamp=self.stamp, right=True)
+        return self._table(title, columns, rows)
 
     def _inside(self, graph: Graph) -> Table:
         kinds: dict[tuple[str, str], list[Node]] = defaultdict(list)
         for node in graph.nodes:
             kinds[node.name, node.captured_in].append(node)
         most = sorted(kinds.values(), key=lambda nodes: -sum(node.time for node in nodes))[:_TOP]
-        return table(
+        return self._table(
             f"a replay of rank {graph.rank}, {len(most)} of {len(kinds)} kinds of nodes · µs",
             ["node", "captured in", "nodes", "time", "longest one", "idle before them"],
             [
@@ -112,8 +112,6 @@ class Replays(Answer):
                 ]
                 for nodes in most
             ],
-            stamp=self.stamp,
-            right=True,
         )
 
     def _notes(self) -> list[str]:

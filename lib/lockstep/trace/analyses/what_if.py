@@ -28,7 +28,7 @@ import numpy as np
 
 from ...base.formatting import counted, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..joins import (
     by_end,
     computes_on_host,
@@ -100,7 +100,7 @@ class WhatIf(Answer):
             for one in self.gains
         ]
         caption = f"what changes would gain of {of} · ms"
-        return [table(caption, columns, rows, stamp=self.stamp, right=True)]
+        return [self._table(caption, columns, rows)]
 
 
 def what_if(trace: Slices, *kernels: str, times: int = 2) -> WhatIf:
