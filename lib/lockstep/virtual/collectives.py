@@ -413,20 +413,16 @@ class Batching:
     supports_coalescing = True
 
 
-def _begin_batch(group: Any) -> None:
-    _BATCHES[group.group_name] = []
-
-
 def _end_batch(group: Any) -> VirtualWork | None:
     calls = _BATCHES.pop(group.group_name)
-    return _launch(Dispatch.of(()).device, group, calls, waits=False) if calls else None
+    return _launch(Dispatch.current().device, group, calls, waits=False) if calls else None
 
 
 def allow_batches() -> None:
     """Have process groups answer `batch_isend_irecv` for the device; once a process, for good."""
     answers = {
         "_get_backend": lambda group: Batching(),
-        "_start_coalescing": _begin_batch,
+        "_start_coalescing": lambda group: _BATCHES.update({group.group_name: []}),
         "_end_coalescing": _end_batch,
     }
     for name, answer in answers.items():

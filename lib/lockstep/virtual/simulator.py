@@ -62,7 +62,7 @@ class Device:
     def add_stream(self, stream: StreamState) -> int:
         """Make a queue for a stream of the table; return its number."""
         self.schedule.queue(stream.number, stream.priority)
-        self.order.of(stream.number)
+        self.order.clock(stream.number)
         return stream.number
 
     # ── The host's time ──────────────────────────────────────────────────────────────────────
@@ -132,7 +132,12 @@ class Device:
             if task.meeting is not None:
                 task.begin = partial(computed, work.read, task)
         actor = Actor(
-            kernel.name, stream, self.order.launch(stream), self.order.of(stream), kernel.line, task
+            kernel.name,
+            stream,
+            self.order.launch(stream),
+            self.order.clock(stream),
+            kernel.line,
+            task,
         )
         self.watch.on_launch(kernel, actor)
         self.dependencies.on_launch(kernel, correlation)
@@ -191,28 +196,22 @@ class Device:
                 "pin_memory=True."
             )
 
-    def synchronise(
-        self, streams: Iterable[int], call: str, operator: str = "", at_least: float = 0.0
-    ) -> None:
+    def synchronise(self, streams: Iterable[int], call: str, operator: str = "") -> None:
         """The host waits until all that these streams were given is done."""
         asked = [*streams]
         self.refuse_in_capture(call, *asked)
         self.leave_backward()
         reached = [self.record(stream) for stream in asked]
-        self.wait_for(reached, call, operator, at_least)
+        self.wait_for(reached, call, operator)
 
     def wait_for(
-        self,
-        reached: Sequence[tuple[Marker, Clock]],
-        call: str,
-        operator: str = "",
-        at_least: float = 0.0,
+        self, reached: Sequence[tuple[Marker, Clock]], call: str, operator: str = ""
     ) -> None:
         """The host waits for these points of streams."""
         began = self.host
         self.play(lambda: all(marker.time is not None for marker, _ in reached))
         last = max((marker.time or 0.0 for marker, _ in reached), default=0.0)
-        self.host = max(began + max(self.machine.synchronise, at_least), last)
+        self.host = max(began + self.machine.synchronise, last)
         if operator:
             self.profiler.host(operator, began, self.host, Kind.OPERATOR)
         self.profiler.host(call, began, self.host, Kind.LAUNCH)

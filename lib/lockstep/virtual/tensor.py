@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +63,7 @@ class VirtualTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # outside of the mode, such as in another thread
-        return Dispatch.of(args).call(func, args, kwargs or {})
+        return Dispatch.current().call(func, args, kwargs or {})
 
     # ── What Python asks of a tensor, and not the dispatcher ─────────────────────────────────
 
@@ -323,7 +323,7 @@ class Dispatch(TorchDispatchMode):
         self.means_meta = False  # whether the program itself has said "meta"
 
     @staticmethod
-    def of(args: Iterable[Any]) -> Dispatch:
+    def current() -> Dispatch:
         if Dispatch.active is None:
             raise RuntimeError("this tensor belongs to a virtual GPU that has been switched off")
         return Dispatch.active

@@ -94,7 +94,10 @@ def _slices(found: list[Found], stamp: Provenance | None, notes: list[str]) -> S
     for rank, file in files.items():
         notes += [f"rank {rank} ({file.about['file']}): {note}" for note in file.notes]
     notes += _evidence(list(files.values()))
-    about = {rank: _without_rank(file.about) for rank, file in files.items()}
+    about = {
+        rank: {key: value for key, value in file.about.items() if key != "rank"}
+        for rank, file in files.items()
+    }
     return Slices(
         **_merge(files),
         stamp=stamp or _stamp(list(about.values())),
@@ -126,10 +129,6 @@ def _merge(files: dict[int, File]) -> dict[str, Any]:
         lanes += [replace(lane, rank=rank) for lane in file.lanes]
         begin = end
     return {"columns": columns, "lanes": lanes, "names": list(names), "known": list(known)}
-
-
-def _without_rank(about: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in about.items() if key != "rank"}
 
 
 def _evidence(files: list[File]) -> list[str]:
