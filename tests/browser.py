@@ -621,8 +621,8 @@ WRONG_IN_CELLS = r"""() => {
         if (stored.source.trim() && !stored.execution_count) say('it has not run');
         const {widgets, rendermime} = cell.outputArea;
         const [first, ...more] = stored.outputs;
-        const veiled = joined(first?.data?.['text/html'] ?? '').includes('"lockstep-veil"');
-        if (veiled && !more.length) continue; // a veil over nothing is not to be seen
+        const hidden = joined(first?.data?.['text/html'] ?? '').includes('"lockstep-spoiler"');
+        if (hidden && !more.length) continue; // a cover over nothing is not to be seen
         stored.outputs.forEach((output, i) => judgeOutput(output, widgets[i], rendermime, say));
     }
     return wrong;
@@ -638,7 +638,7 @@ OPEN_HINTS = r"""async () => {
     for (const hint of hints) {
         const summary = hint.querySelector(':scope > summary');
         summary.scrollIntoView({block: 'center', behavior: 'instant'});
-        if (getComputedStyle(hint).display === 'none') continue; // a veil over nothing
+        if (getComputedStyle(hint).display === 'none') continue; // a cover over nothing
         all++;
         if (!hint.open) {
             const {left, top, width, height} = summary.getBoundingClientRect();

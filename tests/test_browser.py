@@ -142,7 +142,7 @@ def test_the_kernel_answers_who_plays(browser: Browser, tree: Path) -> None:
         assert page.problems() == []
 
 
-VEILED = {
+HIDDEN = {
     "load": "%load_ext lockstep\nimport lockstep",
     "asks": "prediction = None  # your number",
     "silent": "seen = 41",
@@ -158,7 +158,7 @@ VEILED = {
 
 
 def test_what_answers_is_hidden_until_it_is_predicted(browser: Browser, tree: Path) -> None:
-    with browser.open(write(tree, "veiled.ipynb", VEILED)) as page:
+    with browser.open(write(tree, "hidden.ipynb", HIDDEN)) as page:
         page.run_all()  # up to what raises
         assert page.waits_for("raises", "ZeroDivisionError")
         for cell, said in (("tells", "42"), ("answers", "42"), ("claims", "1 of 3")):
@@ -173,7 +173,7 @@ def test_what_answers_is_hidden_until_it_is_predicted(browser: Browser, tree: Pa
             assert page.waits_for(cell, said), cell
         page.tab.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         page.tab.wait_for_function("() => !document.querySelector('.jp-mod-dirty')")
-    with browser.open("veiled.ipynb") as page:
+    with browser.open("hidden.ipynb") as page:
         for cell, said in gone_on:
             assert page.waits_for(cell, said), cell
 

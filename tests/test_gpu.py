@@ -14,10 +14,10 @@ from ending_programs import FAMILIES, Program
 from endings import Expected, Lane
 from experiments import course
 from experiments.command import DATA, find, record
-from leftovers import CHANGES, CUDA, PROBE
 from lockstep import gpu_count, reserve, torchrun
 from lockstep.launch import live
 from lockstep.launch.reserve import kept as kept_now
+from rank_state import CHANGES, CUDA, PROBE
 from sharing import on_one_gpu
 from test_stall_detector import told
 

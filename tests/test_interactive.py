@@ -16,7 +16,7 @@ import pytest
 from lockstep import interactive
 from lockstep.base.formatting import quantity
 from lockstep.calls.record import Call, Group
-from lockstep.figures.interactive.messages_of_job import heard
+from lockstep.figures.interactive.messages_of_job import messages_of
 from lockstep.figures.number_line import number_line
 from lockstep.figures.widget import BROWSER, FILES, Playable, reply
 from lockstep.models import cost, experts, ladder, pipeline
@@ -100,7 +100,7 @@ def test_the_messages_of_a_job_are_in_rounds(
     program: Any, messages: list[int], reach: list[int]
 ) -> None:
     job = lockstep.torchrun(program, nproc_per_node=4, backend="gloo", show=False)
-    found = heard(job.calls)
+    found = messages_of(job.calls)
     assert [len(each) for each in found.rounds] == messages
     assert found.states[-1] == reach
     player = interactive.collective(job)
@@ -126,14 +126,14 @@ def test_what_is_begun_together_is_one_round_even_if_a_part_is_over_at_once() ->
         [a_call(rank, "send", 1 - rank, 1.0, 1.1), a_call(rank, "recv", 1 - rank, 1.2, 1.3)]
         for rank in range(2)
     ]
-    assert [len(each) for each in heard(both).rounds] == [2]
+    assert [len(each) for each in messages_of(both).rounds] == [2]
     twice = [own + later for own, later in zip(both, again, strict=True)]
-    assert [len(each) for each in heard(twice).rounds] == [2, 2]
+    assert [len(each) for each in messages_of(twice).rounds] == [2, 2]
 
 
 def test_a_job_without_messages_cannot_be_played() -> None:
     with pytest.raises(ValueError, match="no messages to play"):
-        heard([[], []])
+        messages_of([[], []])
 
 
 # ── What is said ─────────────────────────────────────────────────────────────────────────────
@@ -190,7 +190,7 @@ def told(made: Any, asked: dict[str, Any]) -> dict[str, Any]:
     return drawn
 
 
-def test_dials_say_what_the_formulas_say() -> None:
+def test_sliders_say_what_the_formulas_say() -> None:
     made = interactive.cost(line=LINE, ranks=8, nbytes=1e6)
     asked = made.first()
     assert made.values(asked) == {"alpha": 10e-6, "bandwidth": 100e9, "ranks": 8, "nbytes": 1e6}
@@ -661,7 +661,7 @@ def test_schedules_beside_each_other_have_one_scale(context: playwright.BrowserC
     assert opened.problems == []
 
 
-def test_dials_ask_python_and_say_when_nobody_answers(context: playwright.BrowserContext) -> None:
+def test_sliders_ask_python_and_say_when_nobody_answers(context: playwright.BrowserContext) -> None:
     made = interactive.pipeline({"GPipe": gpipe, NASTY: gpipe})
     opened = Opened(context, made)
     assert opened.text(".ls-said").startswith("GPipe: bubble 27.3 %")

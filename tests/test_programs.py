@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from IPython.core.error import UsageError
 from lockstep import LaunchError, Logs, World, torchrun
 from lockstep.launch.ranks import Ranks
-from lockstep.launch.worker.shown import shown
+from lockstep.launch.worker.short_repr import short_repr
 from lockstep.magic import parse
 
 SAY = "import os, sys\nos.write(1, f'{sys.argv[1:]} of {__name__}\\n'.encode())\n"
@@ -499,13 +499,17 @@ plain = st.recursive(
 @given(plain)
 def test_what_is_shown_is_the_repr(value):
     text = repr(value)
-    assert shown(value) == text if len(text) <= 4000 else shown(value).startswith(text[:4000])
+    assert (
+        short_repr(value) == text
+        if len(text) <= 4000
+        else short_repr(value).startswith(text[:4000])
+    )
 
 
 def test_what_is_shown_of_a_value_that_holds_itself():
     ring: list = [1]
     ring += [ring, {"ring": ring}, (ring,)]
-    assert shown(ring) == repr(ring)
+    assert short_repr(ring) == repr(ring)
 
 
 def test_repr_of_a_long_value_is_made_as_far_as_it_is_shown():
@@ -516,6 +520,6 @@ def test_repr_of_a_long_value_is_made_as_far_as_it_is_shown():
             Counted.count += 1
             return "counted"
 
-    text = shown({"deep": [Counted()] * 1_000_000})
+    text = short_repr({"deep": [Counted()] * 1_000_000})
     assert text.endswith("… (1 elements)") and Counted.count < 4000
-    assert shown("é" * 1_000_000) == "'" + "é" * 3999 + "… (1000000 characters)"
+    assert short_repr("é" * 1_000_000) == "'" + "é" * 3999 + "… (1000000 characters)"

@@ -35,7 +35,7 @@ from experiments.experiment import (
     ExperimentFailed,
     Result,
     by_torchrun,
-    join_nccl,
+    join,
 )
 from lockstep import Trace, recorded, torchrun
 from lockstep.base.machine import Gpu, Machine, Torch
@@ -419,6 +419,7 @@ def test_ranks_of_pytorch_that_fail_fail_the_experiment():
 
 def test_a_rank_joins_under_nccl_with_its_own_gpu(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     asked: list[Any] = []
     monkeypatch.setattr(torch.cuda, "set_device", asked.append)
     monkeypatch.setattr(
@@ -427,7 +428,7 @@ def test_a_rank_joins_under_nccl_with_its_own_gpu(monkeypatch):
         lambda backend, device_id: asked.append((backend, device_id)),
     )
     own = torch.device("cuda", 3)
-    assert join_nccl() == own
+    assert join() == own
     assert asked == [own, ("nccl", own)]
 
 

@@ -6,9 +6,9 @@ import time
 import psutil
 import pytest
 from kernel import HANG, Kernel, suspend
-from leftovers import CHANGES, PROBE
 from lockstep import LaunchError, reserve
 from lockstep.launch.outcome import Plan
+from rank_state import CHANGES, PROBE
 from test_failures import runs
 from test_launch import cell as cell_of
 

@@ -38,14 +38,6 @@ _KINDS = ("solutions", "labs")
 _BEGIN, _END = "<!-- of data/course: -->\n", "<!-- to here -->\n"
 
 
-def _run(machine: Machine, nproc: int) -> Iterator[Result]:
-    yield from run(machine, nproc)
-
-
-def _one_lab(number: str, machine: Machine, nproc: int) -> Iterator[Result]:
-    yield from run(machine, nproc, numbers=[number])
-
-
 def run(
     machine: Machine,
     nproc: int,
@@ -261,9 +253,9 @@ EXPERIMENT = Experiment(
     name="course",
     what="every solution and lab executed: seconds, memory, checks, by machine",
     minutes=12,
-    run=_run,
+    run=run,
     gpus=False,
-    part=_one_lab,
+    part=lambda number, machine, nproc: run(machine, nproc, numbers=[number]),
     writes={f"{FOLDER}/*/*.json": ROW},
 )
 

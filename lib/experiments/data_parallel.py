@@ -18,7 +18,6 @@ import statistics
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from .experiment import Experiment, Result, by_torchrun, device_name, join_nccl
+from .experiment import Experiment, Result, by_torchrun, device_name, guarded, join, traces_in
 
 FIRST, EACH = 1, 4  # layers in the first bucket, and in each other one
 MEGABYTES = {"cuda": (1, 25, 100), "cpu": (1,)}  # of a bucket that is compressed
@@ -453,22 +452,9 @@ def normalized(kind: str) -> list[dict[str, Any]]:
 
 def measure(folder: Path) -> None:
     """Measure on each rank of torchrun; rank 0 writes what it found, and ranks their traces."""
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    if kind == "cuda":
-        join_nccl()
-    else:
-        dist.init_process_group("gloo")
+    kind = join().type
     rank, n = dist.get_rank(), dist.get_world_size()
     several = kind == "cuda" and n > 1
-
-    def guarded(name: str, call: Callable[[], Any], otherwise: Any) -> Any:
-        """One that fails shall not lose the others."""
-        try:
-            return call()
-        except Exception:
-            print(f"rank {rank}: {name}", file=sys.stderr)
-            traceback.print_exc()
-            return otherwise
 
     def steps_of(shape: Shape, chosen: Mapping[str, Way]) -> list[dict[str, Any]]:
         rows = []
@@ -505,14 +491,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
         folder = Path(name)
         by_torchrun(__name__, folder, nproc=nproc, limit=240)
         content = json.loads((folder / "found.json").read_bytes())
-        traces = {
-            kept: {
-                f"rank{rank}.json.gz": json.loads(file.read_bytes())
-                for rank in range(nproc)
-                if (file := folder / f"{kept}-rank{rank}.json").is_file()
-            }
-            for kept in KEPT.values()
-        }
+        traces = {kept: traces_in(folder, kept, nproc) for kept in KEPT.values()}
     what = f"a step of 24 layers, data parallel in {len(ways())} ways, on {nproc} ranks"
     found = [Result(f"data-parallel/{device_name(machine)}-x{nproc}.json", what, content)]
     for how, kept in KEPT.items():

@@ -18,7 +18,7 @@ from .experiment import (
     Experiment,
     Result,
     device_name,
-    join_nccl,
+    join,
     measured_by_torchrun,
     of_rank_0,
 )
@@ -59,7 +59,7 @@ EXPERIMENT = Experiment(
 
 
 if __name__ == "__main__":  # a rank of torchrun
-    join_nccl()
+    join()
     found = ways()
     if dist.get_rank() == 0:
         Path(sys.argv[1]).write_text(json.dumps(found))

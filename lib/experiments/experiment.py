@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,12 +171,35 @@ def measured_by_torchrun(module: str, *, nproc: int, environment: Variables | No
         return json.loads(file.read_text())
 
 
-def join_nccl() -> torch.device:
-    """Join the process group on a rank of torchrun, under NCCL; returns the rank's own GPU."""
+def join() -> torch.device:
+    """Join the process group on a rank of torchrun, under NCCL where there are GPUs; return the
+    rank's device."""
+    if not torch.cuda.is_available():
+        dist.init_process_group("gloo")
+        return torch.device("cpu")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     return device
+
+
+def traces_in(folder: Path, kept: str, nproc: int) -> dict[str, Any]:
+    """Return the traces that ranks have left there, by the names of their recording."""
+    return {
+        f"rank{rank}.json.gz": json.loads(file.read_bytes())
+        for rank in range(nproc)
+        if (file := folder / f"{kept}-rank{rank}.json").is_file()
+    }
+
+
+def guarded(name: str, call: Callable[[], Any], otherwise: Any) -> Any:
+    """Call a part of an experiment; one that fails prints why, and does not lose the others."""
+    try:
+        return call()
+    except Exception:
+        print(f"rank {dist.get_rank()}: {name}", file=sys.stderr)
+        traceback.print_exc()
+        return otherwise
 
 
 def end(agent: subprocess.Popen[Any]) -> None:

@@ -187,7 +187,7 @@ class Rank:
             torch.cuda.synchronize()
 
     def _end(self) -> None:
-        """What the culprit does."""
+        """End as the case says: this is the culprit."""
         self.tell("ends")
         match self._case.ending:
             case "raises":
@@ -206,7 +206,7 @@ class Rank:
                 torch.cuda._sleep(int(LATEST * 1.98e9))  # a clock rate that H100s and H200s have
 
     def _go_on(self, x: torch.Tensor) -> None:
-        """What survivors do: wait, in vain, then go on without the culprit."""
+        """Wait, in vain, then go on without the culprit: this is a survivor."""
         work = dist.all_reduce(x, async_op=True)
         until = time.monotonic() + PATIENCE
         why = f"nothing within {PATIENCE:g} s"
@@ -258,7 +258,7 @@ class Rank:
 
 
 class Watch:
-    """What the ranks of a case tell, and when each of them ends."""
+    """Collects what the ranks of a case tell, and when each of them ends."""
 
     def __init__(self, folder: Path, nproc: int):
         self.told: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(nproc)}
@@ -270,7 +270,7 @@ class Watch:
             pipe = os.open(folder / f"pipe{rank}", os.O_RDONLY | os.O_NONBLOCK)
             self._ready.register(pipe, selectors.EVENT_READ, rank)
 
-    def of(self, rank: int, event: str) -> dict[str, Any] | None:
+    def last(self, rank: int, event: str) -> dict[str, Any] | None:
         """Return the last such event of a rank."""
         return next((one for one in reversed(self.told[rank]) if one["event"] == event), None)
 
@@ -279,7 +279,7 @@ class Watch:
         after that of all others, or until it is clear that nothing starts."""
         began = time.monotonic()
         while len(self.ended) < len(self.told):
-            ends = self.of(CULPRIT, "ends")
+            ends = self.last(CULPRIT, "ends")
             limit = ends["at"] + seconds if ends else began + STARTING
             others = [self.ended.get(rank, math.inf) for rank in self.told if rank != CULPRIT]
             if time.monotonic() > min(limit, max(others) + AFTER):
@@ -348,7 +348,7 @@ def watched(case: Case, backend: str, nproc: int) -> dict[str, Any]:
                     end(process)
         found: dict[str, Any] = {**asdict(case), **_summary(watch, folder, nproc)}
         if case.starts == "torchrun":
-            began = (watch.of(CULPRIT, "ends") or {"at": agent_ended})["at"]
+            began = (watch.last(CULPRIT, "ends") or {"at": agent_ended})["at"]
             found["agent"] = {
                 "ended": agent_ended - began if codes else None,
                 "exit code": codes[0] if codes else None,
@@ -379,7 +379,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _summary(watch: Watch, folder: Path, nproc: int) -> dict[str, Any]:
-    began = watch.of(CULPRIT, "ends")
+    began = watch.last(CULPRIT, "ends")
     if began is None:
         texts = {rank: text_of(folder / f"said{rank}") for rank in range(nproc)}
         return {"failed": "the culprit did not come to its end", "said": texts}
@@ -389,12 +389,12 @@ def _summary(watch: Watch, folder: Path, nproc: int) -> dict[str, Any]:
 
 
 def _row(watch: Watch, folder: Path, rank: int, began: float) -> dict[str, Any]:
-    """What a rank noticed: an error that Python raises, or the end of its process.
+    """Return what a rank noticed: an error that Python raises, or the end of its process.
 
     noticed: None where there was neither while it was watched, or all its calls ended well.
     """
-    raised, done = watch.of(rank, "raises"), watch.of(rank, "is done")
-    up, on = watch.of(rank, "gives up"), watch.of(rank, "has gone on")
+    raised, done = watch.last(rank, "raises"), watch.last(rank, "is done")
+    up, on = watch.last(rank, "gives up"), watch.last(rank, "has gone on")
     ended = watch.ended.get(rank)
     said = text_of(folder / f"said{rank}", frames=False)
     row: dict[str, Any] = {"rank": rank, "noticed": None, "by": "", "words": ""}

@@ -44,7 +44,7 @@ def ones(count: int = 1024) -> torch.Tensor:
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """Of a call in a row of them, median of some rows, with the device's time in it."""
+    """Return the median time of a call in a row of them, with the device's time in it."""
     took = []
     for _ in range(BATCHES):
         torch.cuda.synchronize()
@@ -372,7 +372,7 @@ PARTED = {
 
 
 def recorder() -> list[Any]:
-    """What PyTorch's flight recorder has of an eager, a captured and a replayed all-reduce."""
+    """Return the flight recorder's entries of an eager, a captured and a replayed all-reduce."""
     import pickle
 
     x = ones()
@@ -436,7 +436,7 @@ def rule(name: str, n: int) -> Values:
 
 
 def parted(name: str, n: int) -> Values:
-    """What was reported of ranks that part, and how many seconds later."""
+    """Return what was reported of ranks that part, and how many seconds later."""
     with tempfile.TemporaryDirectory() as folder:
         found = _job(PARTED[name], Path(folder), n=n)
         over = time.perf_counter()

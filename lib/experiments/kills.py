@@ -58,7 +58,7 @@ class Training:
 
 
 class Saved:
-    """What `train` is given: the parts of this rank in `Checkpoints`."""
+    """The state that `train` is given: the parts of this rank in `Checkpoints`."""
 
     def __init__(self, kept: Any, rank: int, ranks: int):
         self._kept, self._place = kept, (rank, ranks)

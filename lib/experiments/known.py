@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, record_function
 
-from .experiment import Experiment, ExperimentFailed, Result, by_torchrun
+from .experiment import Experiment, ExperimentFailed, Result, by_torchrun, join
 
 SKIPPED = 3  # steps before those that are recorded
 LATE_IN = SKIPPED + 1  # the step in which a rank is late
@@ -41,16 +41,13 @@ LIMIT = 90.0  # seconds for a program
 
 
 class Program:
-    """What a rank runs: `step` for each number, `known` of it, and what else it writes."""
+    """A program of a rank: `step` for each number, `known` of it, and what else it writes."""
 
     recorded = 3  # steps
 
     def __init__(self) -> None:
-        self.device = torch.device(KIND, int(os.environ["LOCAL_RANK"]) if GPU else 0)
+        self.device = join()
         self.known: dict[str, Any] = {}
-        if GPU:
-            torch.cuda.set_device(self.device)
-        dist.init_process_group("nccl" if GPU else "gloo", device_id=self.device if GPU else None)
         torch.manual_seed(dist.get_rank())
 
     def step(self, number: int) -> None:
@@ -87,6 +84,8 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
+    """Attention and an MLP of four times the width, each behind a norm and beside the residual."""
+
     def __init__(self, width: int, heads: int):
         super().__init__()
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,10 +21,11 @@ import torch.distributed as dist
 from lockstep.base.machine import Machine
 from lockstep.launch import torchrun
 from torch import nn
-from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy
 from torch.utils import checkpoint
 
 from .experiment import Experiment, Result, device_name
+from .known import Block
 
 LIMIT = 60.0  # seconds for each job
 MB = 1 << 20
@@ -57,27 +58,6 @@ RECOMPUTED = CONFIGS[3]
 KEPT_OPERATORS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
-class Block(nn.Module):
-    """Attention and an MLP of four times the width, each behind a norm and beside the residual."""
-
-    def __init__(self, width: int, heads: int):
-        super().__init__()
-        self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
-        self.out = nn.Linear(width, width, bias=False)
-        self.up = nn.Linear(width, 4 * width, bias=False)
-        self.down = nn.Linear(4 * width, width, bias=False)
-
-    def forward(self, x_btD: torch.Tensor) -> torch.Tensor:
-        b, t, D = x_btD.shape
-        parts = self.qkv(self.first(x_btD)).view(b, t, 3, self.heads, D // self.heads)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)
-        seen = scaled_dot_product_attention(q, k, v, is_causal=True)
-        x_btD = x_btD + self.out(seen.transpose(1, 2).reshape(b, t, D))
-        return x_btD + self.down(gelu(self.up(self.second(x_btD))))
-
-
 class Transformer(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
@@ -101,6 +81,42 @@ class Transformer(nn.Module):
         return self.head(self.norm(x))
 
 
+def seconds(call: Callable[[], object], times: int, gpus: Sequence[int | None] = (None,)) -> float:
+    """Return the median time of a call until these GPUs are done, without the first call's.
+
+    gpus: None is the current one.
+    """
+    took = []
+    for _ in range(times):
+        for gpu in gpus:
+            torch.cuda.synchronize(gpu)
+        began = time.perf_counter()
+        call()
+        for gpu in gpus:
+            torch.cuda.synchronize(gpu)
+        took.append(time.perf_counter() - began)
+    return statistics.median(took[1:])
+
+
+def seconds_in_a_graph(call: Callable[[], object], calls: int) -> float:
+    """Return the median time of one of so many captured calls, of replays that ranks begin at the
+    same time."""
+    graph, took = torch.cuda.CUDAGraph(), []
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            call()
+    for _ in range(9):
+        torch.cuda.synchronize()
+        dist.barrier()
+        began = time.perf_counter()
+        graph.replay()
+        torch.cuda.synchronize()
+        took.append((time.perf_counter() - began) / calls)
+    graph.reset()
+    return statistics.median(took)
+
+
 def training(config: Config, recompute: str = "none", steps: int = 2) -> dict[str, Any]:
     """Bytes of what a step keeps, and its peaks; with more steps, its time too."""
     torch.manual_seed(0)
@@ -110,7 +126,7 @@ def training(config: Config, recompute: str = "none", steps: int = 2) -> dict[st
     ids = torch.randint(config.vocabulary, (config.batch, config.length), device="cuda")
     base = torch.cuda.memory_allocated()
     found: dict[str, Any] = {**config._asdict(), "recompute": recompute, "weights": base}
-    marks, seconds = [], []
+    marks, took = [], []
     for _ in range(steps):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -129,7 +145,7 @@ def training(config: Config, recompute: str = "none", steps: int = 2) -> dict[st
         peak_optimizer = torch.cuda.max_memory_allocated()
         optimizer.zero_grad()
         torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
+        took.append(time.perf_counter() - began)
         marks.append(
             {
                 "after forward": after_forward,
@@ -141,7 +157,7 @@ def training(config: Config, recompute: str = "none", steps: int = 2) -> dict[st
             }
         )
     found["parameters"] = sum(one.numel() for one in model.parameters())
-    found["steps"], found["seconds"] = marks[:2], statistics.median(seconds[1:])
+    found["steps"], found["seconds"] = marks[:2], statistics.median(took[1:])
     return found
 
 
@@ -163,7 +179,7 @@ def recomputing() -> list[dict[str, Any]]:
 
 
 def snapshot() -> dict[str, Any]:
-    """What PyTorch's own recording of memory says of two steps of the smallest model."""
+    """Return what PyTorch's own recording of memory says of two steps of the smallest model."""
     torch.cuda.memory._record_memory_history(max_entries=100_000, stacks="python")
     training(CONFIGS[0])
     found: dict[str, Any] = torch.cuda.memory._snapshot()
@@ -302,15 +318,7 @@ def copies() -> list[dict[str, Any]]:
             a @ a
 
     def timed(*calls: Callable[[], object]) -> float:
-        took = []
-        for _ in range(4):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            for call in calls:
-                call()
-            torch.cuda.synchronize()
-            took.append(time.perf_counter() - began)
-        return statistics.median(took[1:])
+        return seconds(lambda: [call() for call in calls], 4)
 
     def copy(there: torch.Tensor, host: torch.Tensor) -> None:
         with torch.cuda.stream(side):
@@ -383,14 +391,7 @@ def prefetching() -> list[dict[str, Any]]:
         x = torch.randn(rows, SIDE, dtype=torch.bfloat16, device="cuda")
         row: dict[str, Any] = {"rows": rows}
         for call in (resident, copies_alone, on_demand, ahead):
-            took = []
-            for _ in range(6):
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-                call(x)
-                torch.cuda.synchronize()
-                took.append(time.perf_counter() - began)
-            row[call.__name__] = statistics.median(took[1:])
+            row[call.__name__] = seconds(partial(call, x), 6)
         found.append(row)
     return found
 
@@ -408,19 +409,16 @@ def sharded(on_host: bool) -> dict[str, Any]:
     model.to("cpu" if on_host else "cuda")
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     ids = torch.randint(RECOMPUTED.vocabulary, (RECOMPUTED.batch, 1024), device="cuda")
-    seconds = []
-    for _ in range(4):
-        torch.cuda.synchronize()
+
+    def step() -> None:
         torch.cuda.reset_peak_memory_stats()
-        began = time.perf_counter()
         cross_entropy(model(ids, "none").flatten(0, 1), ids.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
+
     return {
         "parameters": "on the host" if on_host else "on the GPU",
-        "seconds": statistics.median(seconds[1:]),
+        "seconds": seconds(step, 4),
         "peak": torch.cuda.max_memory_allocated(),
     }
 
@@ -511,16 +509,10 @@ def fetching(how: str) -> list[dict[str, Any]]:
     found = []
     for rows in (4096, 16_384, 32_768):
         x = torch.randn(rows, SIDE, device="cuda").to(torch.bfloat16)
-        took = []
         torch.cuda.reset_peak_memory_stats()
-        for _ in range(5):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            call(x)
-            torch.cuda.synchronize()
-            took.append(time.perf_counter() - began)
+        took = seconds(partial(call, x), 5)
         peak = torch.cuda.max_memory_allocated()
-        found.append({"rows": rows, "seconds": statistics.median(took[1:]), "peak": peak})
+        found.append({"rows": rows, "seconds": took, "peak": peak})
     return found
 
 
@@ -578,21 +570,8 @@ def registered(how: str) -> list[dict[str, Any]]:
         dist.all_reduce(x)
         right = bool((x == dist.get_world_size()).all())
         x.zero_()
-        graph, often = torch.cuda.CUDAGraph(), 50 if size <= 4 * MB else 10
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph):
-            for _ in range(often):
-                dist.all_reduce(x)
-        took = []
-        for _ in range(9):
-            torch.cuda.synchronize()
-            dist.barrier()
-            began = time.perf_counter()
-            graph.replay()
-            torch.cuda.synchronize()
-            took.append((time.perf_counter() - began) / often)
-        graph.reset()
-        rows.append({"bytes": size, "right": right, "seconds": statistics.median(took)})
+        took = seconds_in_a_graph(partial(dist.all_reduce, x), 50 if size <= 4 * MB else 10)
+        rows.append({"bytes": size, "right": right, "seconds": took})
     return rows
 
 
@@ -602,17 +581,9 @@ def peers() -> list[dict[str, Any]]:
     for size in (MB // 256, MB // 16, MB, 16 * MB, 256 * MB, 1024 * MB):
         here = torch.ones(size, dtype=torch.uint8, device="cuda:0")
         there = torch.empty(size, dtype=torch.uint8, device="cuda:1")
-        took = []
-        for _ in range(10):
-            torch.cuda.synchronize(0)
-            torch.cuda.synchronize(1)
-            began = time.perf_counter()
-            there.copy_(here, non_blocking=True)
-            torch.cuda.synchronize(0)
-            torch.cuda.synchronize(1)
-            took.append(time.perf_counter() - began)
+        took = seconds(partial(there.copy_, here, non_blocking=True), 10, gpus=(0, 1))
         can = torch.cuda.can_device_access_peer(0, 1)
-        found.append({"bytes": size, "peer access": can, "seconds": statistics.median(took[1:])})
+        found.append({"bytes": size, "peer access": can, "seconds": took})
     return found
 
 
@@ -636,28 +607,14 @@ def small_sums() -> list[dict[str, Any]]:
             "one shot": one_shot,
         }
         for name, call in calls.items():
-            graph = torch.cuda.CUDAGraph()
             call()
-            torch.cuda.synchronize()
-            with torch.cuda.graph(graph):
-                for _ in range(50):
-                    call()
-            took = []
-            for _ in range(9):
-                torch.cuda.synchronize()
-                dist.barrier()
-                began = time.perf_counter()
-                graph.replay()
-                torch.cuda.synchronize()
-                took.append((time.perf_counter() - began) / 50)
-            graph.reset()
-            row[name] = statistics.median(took)
+            row[name] = seconds_in_a_graph(call, 50)
         rows.append(row)
     return rows
 
 
 def _job(function: Callable[..., Any], *given: Any, n: int = 1) -> Any:
-    """What rank 0 returns, or what the report says of a job that failed."""
+    """Run a job; return rank 0's result, or what the report says of a failure."""
     named: dict[str, Any] = {"nproc_per_node": n, "backend": "nccl", "show": False}
     job = torchrun(function, *given, **named, timeout=LIMIT, may_fail=True)
     return job.results[0] if job.ok else str(job.report)[:1500]

@@ -25,7 +25,7 @@ from lockstep.base.machine import Machine
 from lockstep.launch import torchrun
 from torch import nn
 
-from .experiment import Experiment, Result, by_torchrun, device_name, end
+from .experiment import Experiment, Result, by_torchrun, device_name, end, join
 
 JOBS = ("torchrun", "torchrun again", "Lockstep")  # in the order of their turns
 STARTS = 8  # of all jobs
@@ -78,22 +78,16 @@ def measured(file: str, own: int) -> Seconds:
 
     To run on a rank that has no process group.
     """
-    on_gpus = torch.cuda.is_available()
     rank, ranks = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     _stay_on(rank * CORES, ranks * CORES)
-    device = torch.device("cuda", rank) if on_gpus else torch.device("cpu")
-    if on_gpus:
-        torch.cuda.set_device(device)
-        dist.init_process_group("nccl", device_id=device)
-    else:
-        dist.init_process_group("gloo")
+    device = join()
     small, large = (torch.ones(size, device=device) for size in (1, 1 << 18))
     turns = Turns(file, own, torch.ones(1, device=device))
     found = {
         "all_reduce of 4 B": turns.seconds(lambda: dist.all_reduce(small), CALLS),
         "all_reduce of 1 MB": turns.seconds(lambda: dist.all_reduce(large), CALLS),
     }
-    if on_gpus:
+    if device.type == "cuda":
         steps = {
             "DDP step, 24 layers of 512²": _ddp(_layers(24, 512, None, device)),
             "DDP step, 16 layers of 4096², bfloat16": _ddp(

@@ -134,7 +134,7 @@ def in_two_graphs(x: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def case(name: str) -> dict[str, Any]:
-    """What happens to a program in `mode="reduce-overhead"`: captures, replays, values, words."""
+    """Run a program in `mode="reduce-overhead"`: return captures, replays, values and words."""
     torch._inductor.config.triton.cudagraph_or_error = name.startswith("strict: ")
     counted, x = Counted(), torch.ones(4, device="cuda")
     values: list[float] = []

@@ -95,7 +95,7 @@ def job(backend: str, environment: dict[str, str], nproc: int, limit: float = LI
 
 
 def _attempt(folder: Path, number: int, nproc: int) -> list[dict[str, Any]]:
-    """What each rank did: how many calls it has made, and what it was told, if anything."""
+    """Return how many calls each rank has made, and what it was told, if anything."""
     rows = []
     for rank in range(nproc):
         file = folder / f"attempt{number}-rank{rank}"

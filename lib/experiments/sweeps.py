@@ -21,7 +21,7 @@ import torch.distributed as dist
 from lockstep import device
 from lockstep.base.machine import Machine
 
-from .experiment import Experiment, Result, device_name, join_nccl, measured_by_torchrun
+from .experiment import Experiment, Result, device_name, join, measured_by_torchrun
 
 SIZES = [1 << power for power in range(8, 31)]  # 256 B to 1 GiB
 BATCHES = 15
@@ -169,7 +169,7 @@ def measure(make: Make, sizes: Sequence[int], batches: int = BATCHES) -> list[di
 
 def sweep(file: Path, makes: Mapping[str, Make]) -> None:
     """Measure on each rank of torchrun, under NCCL; rank 0 writes the file."""
-    join_nccl()
+    join()
     found = {}
     for name, make in makes.items():
         found[name] = measure(make, SIZES)

@@ -14,7 +14,6 @@ import json
 import os
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from lockstep.base.machine import Machine
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from .data_parallel import profiled, seconds
-from .experiment import Experiment, Result, by_torchrun, device_name, join_nccl
+from .experiment import Experiment, Result, by_torchrun, device_name, guarded, join, traces_in
 
 HEAD = 128  # numbers of a head
 ROWS = {"cuda": 8192, "cpu": 64}
@@ -45,8 +44,8 @@ def random(rows: int, columns: int, kind: str) -> torch.Tensor:
 
 
 class Alone:
-    """What takes the place of n ranks' collectives where products alone are timed: parts of the
-    right shape, with random numbers to multiply."""
+    """Stands in for n ranks' collectives where products alone are timed: parts of the right shape,
+    with random numbers to multiply."""
 
     def __init__(self, n: int):
         self.n = n
@@ -216,13 +215,9 @@ def gathered(kind: str) -> list[dict[str, Any]]:
 
 def measure(folder: Path) -> None:
     """Measure on each rank of torchrun; rank 0 writes what it found, and ranks their traces."""
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    if kind == "cuda":
-        join_nccl()
-    else:
-        dist.init_process_group("gloo")
+    kind = join().type
     rank = dist.get_rank()
-    layers, products = [], []
+    layers = []
     with torch.no_grad():
         for width in WIDTHS[kind]:
             for name in LAYERS:
@@ -232,10 +227,7 @@ def measure(folder: Path) -> None:
                     for kept, pieces in KEPT.items():
                         file = folder / f"{kept}-rank{rank}.json"
                         file.write_text(json.dumps(traces[pieces]))
-        try:
-            products = gathered(kind)
-        except Exception:  # shall not lose the others
-            traceback.print_exc()
+        products = guarded("products", partial(gathered, kind), [])
     if rank == 0:
         content = {
             "world_size": dist.get_world_size(),
@@ -257,12 +249,7 @@ def run(machine: Machine, nproc: int) -> list[Result]:
         what = f"an MLP and an attention on {nproc} ranks, serial and in pieces"
         found = [Result(f"tensor-parallel/{device_name(machine)}-x{nproc}.json", what, content)]
         for kept, pieces in KEPT.items():
-            traces = {
-                f"rank{rank}.json.gz": json.loads(file.read_bytes())
-                for rank in range(nproc)
-                if (file := folder / f"{kept}-rank{rank}.json").is_file()
-            }
-            if traces:
+            if traces := traces_in(folder, kept, nproc):
                 what = f"an MLP of width {WIDTHS['cuda'][-1]} on {nproc} ranks, pieces: {pieces}"
                 found.append(Result(f"traces/tensor-parallel/{kept}", what, traces))
     return found

@@ -202,8 +202,8 @@ def __getattr__(name: str) -> Any:
 
 def load_ipython_extension(shell: Any) -> None:
     """Register the magics, and hide answers until they are predicted; `%load_ext lockstep`."""
-    from .course import veil
+    from .course import spoiler
     from .magic import load_ipython_extension as load
 
     load(shell)
-    veil.watch(shell)
+    spoiler.watch(shell)

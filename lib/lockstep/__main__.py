@@ -346,7 +346,7 @@ def _trace(arguments: argparse.Namespace) -> int:
         run = run.removeprefix("./").rstrip("/")
         run = "" if run == "." else run
     source = paths[0] if len(paths) == 1 else paths
-    trace, sections = summary.of(
+    trace, sections = summary.summarise(
         source, arguments.skip, run=run, more=arguments.more, before=arguments.before
     )
     with writing():

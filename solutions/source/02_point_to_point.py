@@ -913,7 +913,7 @@ print(f"here: {100 * miss:.0f} % off at {at:,} B")
 print(lockstep.live(job))
 
 # %% [markdown] id="message-dials-text"
-# Try it: the next cell has dials for the two numbers, over the points that were recorded. Turn α, and the
+# Try it: the next cell has sliders for the two numbers, over the points that were recorded. Turn α, and the
 # flat part moves up and down. Turn 1/β, and the slope moves. Where do points stay off the line, wherever
 # you put it?
 
@@ -934,7 +934,7 @@ for size, took in nvlink_points[::2]:
 # %% [markdown] id="model-misses-text"
 # The points are on the fitted line while the time is flat. Around 1 MB the line is too high, from 4 to 134 MB too
 # low, and above too high again. A line has one slope, and the points have several: a library uses other methods for
-# other sizes (buffers, pieces). No setting of the dials changes that.
+# other sizes (buffers, pieces). No setting of the sliders changes that.
 
 # %% [markdown] id="half-text"
 # ## Half of the bandwidth

@@ -1004,12 +1004,12 @@ print("mean:", seen.result, "·", *(seen.races or ["no races"]))
 # the same holds for `x`: the course's answer keeps it until `wait()`.
 
 # %% [markdown] id="dials-text"
-# ## The size of a bucket, on dials
+# ## The size of a bucket, on sliders
 #
 # The model of section 6 for other numbers: gradients of any size, ranks and links of any speed. About 5
 # minutes; a CPU is enough. Section 6 comes first.
 #
-# The dials begin with 1 GB of gradients on 8 ranks, a backward pass of 20 ms, and a link with the α of 17.7 µs and the
+# The sliders begin with 1 GB of gradients on 8 ranks, a backward pass of 20 ms, and a link with the α of 17.7 µs and the
 # 318 GB/s that lab 02 fitted to messages between two H200s; a bucket takes the time of a ring all-reduce.
 #
 # **Predict:** with *one* bucket of all gradients nothing can be sent before the backward pass is over. How
@@ -1028,7 +1028,7 @@ lockstep.interactive.overlap(line=link)
 
 # %% [markdown] id="dials-explained"
 # Make the bucket smaller, and less communication is left after the backward pass, until α outweighs the bytes of a
-# bucket; the sentence below the dials says where the minimum is. Then make the link ten times slower: the all-reduces
+# bucket; the sentence below the sliders says where the minimum is. Then make the link ten times slower: the all-reduces
 # take longer than the backward pass, and no size of bucket hides them.
 
 # %% [markdown] id="backward-text"

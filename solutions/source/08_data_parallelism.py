@@ -681,7 +681,7 @@ def bytes_per_rank(parameters, ranks, stage):
 lockstep.check("bytes_per_rank", bytes_per_rank)
 
 # %% [markdown] id="play-text"
-# Turn the dials below. They show what `bytes_per_rank` computes, for three choices of dtypes: mixed precision as above;
+# Turn the sliders below. They show what `bytes_per_rank` computes, for three choices of dtypes: mixed precision as above;
 # all in float32 (4 bytes of a weight, 4 of its gradient, 8 of its moments: 16 again); all in bfloat16, where small updates are
 # lost. A GPU has 80 GB (H100) or 141 GB (H200), and activations need a part of that. Find the fewest ranks on which 70 billion
 # parameters fit in 80 GB.

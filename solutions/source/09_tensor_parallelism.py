@@ -2036,7 +2036,7 @@ slow = [D for D in widths if mlp_seconds(D, 2) >= mlp_seconds(D, 1)]
 lockstep.compare(predicted=prediction, computed=slow[-1], unit="numbers")
 
 # %% [markdown] id="far-dials-text"
-# The dials below have two links: NVLink by the fit, with the recorded all-reduces where one has that size, and a network of
+# The sliders below have two links: NVLink by the fit, with the recorded all-reduces where one has that size, and a network of
 # 50 GB/s ([DeepSeek's](https://arxiv.org/abs/2412.19437)) with NCCL's 14 µs a step. Find a width and tokens at which four
 # ranks are slower than two over the network, and faster over NVLink.
 

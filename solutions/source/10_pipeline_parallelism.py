@@ -265,7 +265,7 @@ schedules = {"1F1B": one_f_one_b, "GPipe": gpipe}
 lockstep.interactive.pipeline(schedules, stages=4, microbatches=8)
 
 # %% [markdown] id="kept-explained"
-# Turn the dials. With more microbatches the bubble is smaller in both schedules; what a stage keeps grows in GPipe
+# Turn the sliders. With more microbatches the bubble is smaller in both schedules; what a stage keeps grows in GPipe
 # only. Stage *s* of *p* keeps at most *p* − *s* microbatches, however many there are in the batch. So one can have
 # many microbatches, a small bubble, *and* little memory.
 #

@@ -746,7 +746,7 @@ lockstep.claim(
 )
 
 # %% [markdown] id="play-text"
-# Here is the model to play with. The first dial is the number of GPUs: each fails by itself, so that a job of twice as many is interrupted twice as
+# Here is the model to play with. The first slider is the number of GPUs: each fails by itself, so that a job of twice as many is interrupted twice as
 # often. One GPU of that run was in an unexpected interruption each 5.8 years.
 
 # %% id="play"

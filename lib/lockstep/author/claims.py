@@ -116,13 +116,12 @@ def as_toml(claims: list[TestedClaim]) -> str:
     """Return the claims, one table each; strings as JSON writes them, which TOML reads."""
     tables = []
     for one in claims:
-        rows = [f"{name} = {_value(value)}" for name, value in asdict(one).items()]
+        rows = [
+            f"{name} = {json.dumps(value, ensure_ascii=False)}"
+            for name, value in asdict(one).items()
+        ]
         tables.append("\n".join(["[[claim]]", *rows]))
     return "\n\n".join(["# Written by `python -m lockstep.author.claims`.", *tables]) + "\n"
-
-
-def _value(value: str | tuple[str, ...]) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def read(path: Path) -> list[TestedClaim]:

@@ -45,7 +45,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """What an entry says was called.
+    """The call that an entry says was made.
 
     backend: such as "nccl". peer: within the group, as c10d counts; None for a collective. shapes,
     dtype, bytes: of what went in.

@@ -159,13 +159,11 @@ def _hash(content: bytes) -> str:
     """Hash the cells of a notebook; all of a file that is none."""
     with suppress(ValueError, KeyError, TypeError):
         cells = json.loads(content)["cells"]
-        content = json.dumps([_seen(cell) for cell in cells], sort_keys=True).encode()
+        # What a learner sees of them; lines are joined, as not all programs split them.
+        parts = ("cell_type", "source", "outputs")
+        seen = [[_joined(cell.get(part)) for part in parts] for cell in cells]
+        content = json.dumps(seen, sort_keys=True).encode()
     return hashlib.sha256(content).hexdigest()
-
-
-def _seen(cell: Mapping[str, Any]) -> list[Any]:
-    """Return what a learner sees of a cell; lines are joined, as not all programs split them."""
-    return [_joined(cell.get(part)) for part in ("cell_type", "source", "outputs")]
 
 
 def _joined(value: Any) -> Any:

@@ -317,7 +317,8 @@ def _text(standing: Standing, plain: bool = False) -> str:
     share_width = max((len(lab.share) for lab in standing.labs), default=0)
     rows = []
     for lab, title in zip(standing.labs, titles, strict=True):
-        filled = _filled(lab)
+        # Full only when all is done, and empty only when nothing is.
+        filled = max(lab.done * _BAR // lab.count, 1) if lab.done else 0
         head = (
             f"{lab.number} {title:<{title_width}}  {full * filled}{empty * (_BAR - filled)} "
             f"{lab.share:<{share_width}}   "
@@ -339,12 +340,6 @@ def _wrapped(items: list[str], between: str, width: int) -> list[str]:
     flow = between.join(item.replace(" ", "\xa0") for item in items)
     lines = textwrap.wrap(flow, width, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in lines]
-
-
-def _filled(lab: LabStanding) -> int:
-    """Return how many characters of the bar are full: all only when all is done, and none only
-    when nothing is."""
-    return max(lab.done * _BAR // lab.count, 1) if lab.done else 0
 
 
 def _ahead(standing: Standing) -> tuple[str, str]:

@@ -67,7 +67,7 @@ def _panel(axes: Any, name: str, before: Held, after: Held, width: int) -> None:
                 if owner is not None:
                     colour = RANKS[owner % len(RANKS)]
                     hatch = _HATCHES[owner % len(_HATCHES)]
-                    look = {"facecolor": (*_rgb(colour), 0.6), "edgecolor": colour, "hatch": hatch}
+                    look = {"facecolor": (colour, 0.6), "edgecolor": colour, "hatch": hatch}
                 axes.add_patch(Rectangle(corner, 0.9, 0.84, **look))
                 axes.text(
                     start + place,
@@ -96,11 +96,6 @@ def _owner(number: float, before: Held) -> int | None:
     """The one rank that held this number before; None where none or several did."""
     owners = [rank for rank, numbers in enumerate(before) if number in (numbers or ())]
     return owners[0] if len(owners) == 1 else None
-
-
-def _rgb(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return red, green, blue
 
 
 def _words(held: Held) -> str:

@@ -49,7 +49,7 @@ class Chart(Playable):
     model of a line that is not there.
     """
 
-    start = "dials"
+    start = "sliders"
 
     def __init__(
         self,
@@ -95,14 +95,14 @@ class Chart(Playable):
         return {**picture._repr_mimebundle_(), "text/plain": repr(self)}
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        nothing_to_turn = {"title": "", "dials": [], "choices": [], "asked": {}}
+        nothing_to_turn = {"title": "", "sliders": [], "choices": [], "asked": {}}
         drawn = {"said": self.alt, "chart": self.packed()}
         return {**nothing_to_turn, "stamp": str(self.stamp), "drawn": [drawn]}
 
     def packed(
         self, x: Range | None = None, y: Range | None = None, mark: float | None = None
     ) -> dict[str, Any]:
-        """What the page draws: places are shares of the axes.
+        """Return what the page draws: places are shares of the axes.
 
         x, y: from where to where they reach, if not as far as the lines. mark: a place on the x
         axis.

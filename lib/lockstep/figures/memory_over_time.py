@@ -71,7 +71,7 @@ class MemoryOverTime:
         return np.cumsum(change, axis=1)[:, :count]
 
     def groups(self, first: int, last: int, most: int = MOST_GROUPS) -> tuple[Column, Column]:
-        """Where groups of the states [first, last) begin, and the fullest state of each."""
+        """Return where groups of the states [first, last) begin, and the fullest state of each."""
         count = min(last - first, most)
         edges = first + np.arange(count + 1, dtype=np.int64) * (last - first) // count
         full = [
@@ -156,7 +156,7 @@ class MemoryOverTime:
         return sorted(found, key=lambda one: -one[1])
 
     def table(self) -> Table:
-        """What is alive at the peak, by kind and line."""
+        """Return a table of what is alive at the peak, by kind and line."""
         rows: list[tuple[str, str, str, str]] = []
         for look, _, lines in self.held(self.peak):
             shown = len(lines) if len(lines) == _ROWS + 1 else _ROWS  # one more fits, too

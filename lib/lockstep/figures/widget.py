@@ -17,7 +17,7 @@ BROWSER = Path(__file__).with_name("browser")
 # Each begins with one of these, which imports from those before it.
 FILES: dict[str, tuple[str, ...]] = {
     "player": ("nodes", "widget", "stage", "player"),
-    "dials": ("nodes", "widget", "chart", "lanes", "dials"),
+    "sliders": ("nodes", "widget", "chart", "lanes", "sliders"),
     "memory": ("nodes", "widget", "colours", "stack", "paint", "held", "memory"),
 }
 _WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -163,16 +163,16 @@ class _Agent:
         with _reaching_the_notebook():
             self._transport.flush()
 
-    def _hear(self) -> tuple[dict[str, Any], list[memoryview]] | None:
+    def _take_message(self) -> tuple[dict[str, Any], list[memoryview]] | None:
         with _reaching_the_notebook():
-            return self._transport.hear()
+            return self._transport.take_message()
 
     # ── What it is told to do ────────────────────────────────────────────────────────────────
 
     def _on_message(self) -> None:
         self._flush()
-        while (heard := self._hear()) is not None:
-            message, attached = heard
+        while (received := self._take_message()) is not None:
+            message, attached = received
             do = message["do"]
             if do == "clock":
                 self._post({"did": "clock", "now": time.perf_counter()})
@@ -263,7 +263,7 @@ class _Agent:
         assert self._node is not None
         is_stalled = used is not None and any(rank.reader.waits for rank in self._node.ranks)
         others = is_stalled and self._node.others_live()
-        said = {"fate": self._node.fate, "notes": self._node.notes, "others": others}
+        said = {"why_ended": self._node.why_ended, "notes": self._node.notes, "others": others}
         self._post({"did": "node", "used": used, **said})
 
     def _tell_state(self, rank: RankState) -> None:

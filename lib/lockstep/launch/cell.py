@@ -98,7 +98,13 @@ def names_of(statement: ast.stmt) -> tuple[set[str], set[str]]:
     code = compile(ast.Module([statement], []), "statement", "exec", dont_inherit=True)
     own = [(one.opname, one.argval) for one in dis.get_instructions(code)]
     binds = {name for operation, name in own if operation in ("STORE_NAME", "STORE_GLOBAL")}
-    inner = {name for part in _nested(code) if part is not code for name in _globals_of(part)}
+    inner = {
+        one.argval
+        for part in _nested(code)
+        if part is not code
+        for one in dis.get_instructions(part)
+        if one.opname in _READS
+    }
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         inner -= binds  # it may call itself
     read = {name for operation, name in own if operation in _READS}
@@ -110,12 +116,6 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _nested(constant)
-
-
-def _globals_of(code: types.CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in _READS:
-            yield instruction.argval
 
 
 def _identifiers(tree: ast.AST) -> set[str]:

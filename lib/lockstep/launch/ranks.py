@@ -119,8 +119,8 @@ class Ranks:
                 self._drain()
                 contradiction = verdicts.compare(self._ranks)
                 return contradiction, "failed" if contradiction else "ok"
-            if fate := " ".join(node.fate for node in self._nodes if node.fate):
-                return fate, "failed"
+            if why_ended := " ".join(node.why_ended for node in self._nodes if node.why_ended):
+                return why_ended, "failed"
             now = time.perf_counter()
             if any(rank.state in ("failed", "dead") for rank in self._ranks):
                 first_failure = first_failure or now

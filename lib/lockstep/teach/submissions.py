@@ -53,7 +53,7 @@ class Submission:
 
     @property
     def executes(self) -> tuple[str, str]:
-        """What two notebooks have in common if one of them need not be executed."""
+        """The key that two notebooks share if executing one of them is enough."""
         return self.lab, self.code or str(self.path)
 
 

@@ -408,7 +408,7 @@ class _Piece:
         ]
 
     def _joins(self) -> dict[str, Column]:
-        """What belongs together: launches with what they launched, collectives of several ranks."""
+        """Return rows that belong together: launches and their work, ranks in a collective."""
         trace, position = self.trace, self._position
         rows = on_device(trace)
         calls = launch_of(trace, rows)

@@ -230,20 +230,7 @@ def gate(
     _refuse_misfits(*sides)
     single = all(len(side) == 1 for side in sides)
     what = "steps" if single else "runs"
-    columns: dict[str, tuple[list[float], list[float]]] = {}
-    left_out = {}
-    for name in ("step time", "exposed communication", "launches"):
-        columns[name] = tuple(_values(side, name, single) for side in sides)  # type: ignore[assignment]
-    peaks = [[float(max(one.peaks.values())) for one in side if one.peaks] for side in sides]
-    if all(peaks):
-        columns["peak memory"] = (peaks[0], peaks[1])
-    else:
-        left_out["peak memory"] = (
-            "no snapshot of the allocator (*.pickle) beside the traces of "
-            + " and ".join(
-                name for name, own in zip(("baseline", "new"), peaks, strict=True) if not own
-            )
-        )
+    columns, left_out = _columns(sides, single)
     typical = (_typical(sides[0]), _typical(sides[1]))
     exact = {name: _exact(name, *values) for name, values in columns.items()}
     each = level / max(sum(one is None for one in exact.values()), 1)
@@ -436,6 +423,26 @@ def _typical(side: list[_Run]) -> _Run:
 
 
 # ── Noise ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _columns(
+    sides: tuple[list[_Run], list[_Run]], single: bool
+) -> tuple[dict[str, tuple[list[float], list[float]]], dict[str, str]]:
+    """Return each measure's values of both sides; those that are left out, and why."""
+    columns, left_out = {}, {}
+    for name in ("step time", "exposed communication", "launches"):
+        columns[name] = _values(sides[0], name, single), _values(sides[1], name, single)
+    before, after = (
+        [float(max(one.peaks.values())) for one in side if one.peaks] for side in sides
+    )
+    if before and after:
+        columns["peak memory"] = before, after
+    else:
+        without = [name for name, own in (("baseline", before), ("new", after)) if not own]
+        left_out["peak memory"] = (
+            f"no snapshot of the allocator (*.pickle) beside the traces of {' and '.join(without)}"
+        )
+    return columns, left_out
 
 
 def _values(side: list[_Run], name: str, single: bool) -> list[float]:

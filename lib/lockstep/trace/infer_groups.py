@@ -46,19 +46,17 @@ def guessed_groups(trace: Slices, rows: Column) -> tuple[Column, list[tuple[int,
         of_rank[line.rank].append(at)
     if len(of_rank) < 2 or max(map(len, of_rank.values())) < 2:
         return group, []
-    root = list(range(len(lines)))
+    import networkx  # only here, as that takes a while
+
+    fits = networkx.Graph()
+    fits.add_nodes_from(range(len(lines)))
     for rank, own in of_rank.items():
         for other, theirs in of_rank.items():
             if rank < other:
-                for one, two in _pairs(lines, own, theirs):
-                    first, second = sorted((_find(root, one), _find(root, two)))
-                    root[second] = first
-    members: dict[int, list[int]] = defaultdict(list)
-    for at in range(len(lines)):
-        members[_find(root, at)].append(at)
+                fits.add_edges_from(_pairs(lines, own, theirs))
     groups: list[tuple[int, ...]] = []
     place = {int(row): at for at, row in enumerate(rows.tolist())}
-    for same in members.values():
+    for same in map(sorted, networkx.connected_components(fits)):
         ranks = tuple(sorted(lines[at].rank for at in same))
         if len(set(ranks)) == len(ranks) > 1:
             for at in same:
@@ -99,9 +97,3 @@ def _apart(a: _Line, b: _Line) -> float:
     if not np.array_equal(a.what, b.what):
         return np.inf
     return float(np.median(np.abs(np.diff(a.ends - b.ends)))) + 1
-
-
-def _find(root: list[int], at: int) -> int:
-    while root[at] != at:
-        at = root[at]
-    return at

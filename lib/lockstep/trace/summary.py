@@ -37,7 +37,7 @@ def load(source: Source, run: str | None = None) -> Trace:
     return runs[run]
 
 
-def of(
+def summarise(
     source: Source,
     skip: int = 0,
     *,

@@ -68,7 +68,7 @@ class Trace(Slices):
     @classmethod
     def of(cls, job: jobs.Job) -> Trace:
         """Read a job's profiles, or its call record: see `lockstep.trace.read.jobs`."""
-        return cls.of_slices(jobs.of(job))
+        return cls.of_slices(jobs.slices_of(job))
 
     # ── Questions, each answered by the function of a module ─────────────────────────────────
 

@@ -151,7 +151,7 @@ def races() -> Races:
 
 
 def needs() -> dict[int, set[int]]:
-    """Of each launch so far the launches whose results it needs, by their correlations in the
+    """Return, for each launch so far, the launches whose results it needs, by correlation in the
     trace: see `dependencies`. Raises as `trace` does."""
     return _needed().dependencies.needs
 

@@ -73,9 +73,9 @@ class Capture:
                 "CUDA error: operation failed due to a previous error during capture "
                 f"({self.broken})"
             )
-        joined = self.order.of(self.origin)
+        joined = self.order.clock(self.origin)
         for stream in sorted(self.streams):
-            if not self.order.is_before(stream, self.order.of(stream)[stream], joined):
+            if not self.order.is_before(stream, self.order.clock(stream)[stream], joined):
                 raise RuntimeError(
                     f"CUDA error: capturing stream has unjoined work: stream {stream} was given "
                     "work that the capturing stream does not wait for"

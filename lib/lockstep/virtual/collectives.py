@@ -50,6 +50,7 @@ from .passes import between, table
 from .race_detector import COLLECTIVE
 from .schedule import Await, Marker, Record
 from .simulator import Device
+from .stream_table import program_line
 from .tensor import DEVICE_TYPE, Dispatch, VirtualTensor, _mapped
 from .work import Computation, NotModelled, Op, flat
 
@@ -172,8 +173,8 @@ def _told(channel: Any, ranks: int, time: float) -> Callable[[], float]:
 
 
 def _channel(group: Any, values: Communication | None) -> Any:
-    """What ranks tell each other the time by. The record of calls has what a group is asked for,
-    not what its backend is."""
+    """Return what ranks tell each other the time by: the record of calls has what a group is asked
+    for, not what its backend is."""
     return group if values is None else group._get_backend(torch.device("cpu"))
 
 
@@ -333,7 +334,8 @@ def _launch(device: Device, group: Any, calls: Sequence[Call], waits: bool) -> V
     kernel = _kernel(device, group, calls)
     key = (id(device), group.group_name)
     if key not in _GROUP_STREAMS:
-        _GROUP_STREAMS[key] = GroupStream(device.new_stream(0, "the communication stream"))
+        state = device.streams.take(0, "the communication stream")
+        _GROUP_STREAMS[key] = GroupStream(device.add_stream(state))
     line, current = _GROUP_STREAMS[key], device.stream_of_call()
     stream = current if waits else line.stream
     device.wait_stream(stream, current)
@@ -387,7 +389,7 @@ def _kernel(device: Device, group: Any, calls: Sequence[Call]) -> Kernel:
     return Kernel(
         COLLECTIVE + " and ".join(sorted(operations, reverse=True)), work,
         min(machine.channels / machine.sms, 1.0), min(machine.traffic(crossed) / work, 1.0),
-        Kind.COMMUNICATION, uses, values, line=device.line(), collective=about, meet=meet,
+        Kind.COMMUNICATION, uses, values, line=program_line(), collective=about, meet=meet,
     )  # fmt: skip
 
 
@@ -406,25 +408,21 @@ def _moving(machine: Machine, operation: str, n: int, nbytes: float) -> float:
 
 
 class Batching:
-    """What PyTorch asks of a group's backend before it batches messages; ours does as NCCL's."""
+    """Answers what PyTorch asks a backend before it batches messages; ours does as NCCL's."""
 
     supports_coalescing = True
 
 
-def _begin_batch(group: Any) -> None:
-    _BATCHES[group.group_name] = []
-
-
 def _end_batch(group: Any) -> VirtualWork | None:
     calls = _BATCHES.pop(group.group_name)
-    return _launch(Dispatch.of(()).device, group, calls, waits=False) if calls else None
+    return _launch(Dispatch.current().device, group, calls, waits=False) if calls else None
 
 
 def allow_batches() -> None:
     """Have process groups answer `batch_isend_irecv` for the device; once a process, for good."""
     answers = {
         "_get_backend": lambda group: Batching(),
-        "_start_coalescing": _begin_batch,
+        "_start_coalescing": lambda group: _BATCHES.update({group.group_name: []}),
         "_end_coalescing": _end_batch,
     }
     for name, answer in answers.items():
@@ -443,7 +441,7 @@ def _for_our_device(original: Callable[..., Any], answer: Callable[..., Any]) ->
 def before_host_waits(device: Device, op: Op, args: Sequence[Any]) -> None:
     """The host is about to wait for other ranks: play all, so that they can go on."""
     if op.name.endswith("barrier") or op.name == "monitored_barrier_":
-        device.synchronise([*device.streams], "cudaDeviceSynchronize", str(op))
+        device.synchronise([*device.streams.states], "cudaDeviceSynchronize", str(op))
         group = dist.ProcessGroup.unbox(next(one for one in args if _is_group(one)))
         with device.aside():
             meet = Meet(group, device.machine.collective)

@@ -11,7 +11,8 @@ import torch
 
 from .memory import Block, Segment
 from .memory_history import MemoryHistory
-from .simulator import DEFAULT_STREAM, Device
+from .simulator import Device
+from .stream_table import DEFAULT_STREAM
 from .streams import (
     active,
     empty_cache,
@@ -79,7 +80,7 @@ def _stream(number: int) -> int:
 
 
 def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
-    """What `torch.cuda.memory._snapshot` returns: the history, and the state now."""
+    """Return what `torch.cuda.memory._snapshot` does: the history, and the state now."""
     allocator = active().allocator
     waiting = {id(block) for block, _ in allocator.waiting}
     segments = [one for some in allocator.segments.values() for one in some]

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ..trace import Kind
 from .capture import Capture, Captured
 from .happens_before import Clock
+from .kernels import Kernel
 from .memory import Pool
 from .schedule import Marker
 from .streams import Stream, StreamContext, active, empty_cache, synchronize
@@ -93,13 +95,39 @@ class CUDAGraph:
         others = sorted(capture.streams - {capture.origin})
         self._branches = {stream: next(_BRANCHES) for stream in others}
         for branch in self._branches.values():
-            gpu.add_stream(0, branch)
+            gpu.add_stream(gpu.streams.add(0, branch))
         self._branches[capture.origin] = -1  # whatever stream it is replayed on
 
     def replay(self) -> None:
-        if self._items is None:
+        """Launch all that was captured at once, on the current stream; after the last replay."""
+        items, gpu = self._items, active()
+        if items is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        self._replayed = active().replay(self._items, self._branches, self._replayed)
+        gpu.refuse_in_capture("cudaGraphLaunch")
+        gpu.leave_backward()
+        machine, current = gpu.machine, gpu.current
+        if self._replayed is not None:
+            gpu.wait(current, *self._replayed)
+        if any(item.kernel is not None and item.kernel.draw is not None for item in items):
+            for _ in range(2):  # PyTorch tells the graph the generator's seed, and where it is
+                fill = Kernel("fill_", machine.kernel, 1 / machine.sms, 0.0, Kind.COMPUTE, ())
+                gpu.launch(fill, current, "aten::fill_")
+        nodes = sum(item.kernel is not None for item in items)
+        takes = machine.launch + nodes * machine.graph_launch
+        called, correlation = gpu.call("cudaGraphLaunch", takes)
+        ready = called + machine.graph_latency
+        points: dict[Marker, tuple[Marker, Clock]] = {}
+        for item in items:
+            stream = self._branches[item.stream]
+            stream = current if stream < 0 else stream
+            if item.kernel is not None:
+                kernel, gap = item.kernel, machine.gap_in_graph(item.kernel.work)
+                gpu.enqueue(kernel, stream, ready, gap, correlation, again=True)
+            elif item.record is not None:
+                points[item.record] = gpu.record(stream, ready)
+            elif item.wait is not None:
+                gpu.wait(stream, *points[item.wait], ready)
+        self._replayed = gpu.record(current)
 
     def reset(self) -> None:
         if self._items is not None:

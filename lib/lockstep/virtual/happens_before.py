@@ -25,26 +25,26 @@ class Order:
         self.streams: dict[int, Clock] = {}
         self.host: Clock = {HOST: 0}
 
-    def of(self, stream: int) -> Clock:
+    def clock(self, stream: int) -> Clock:
         if stream not in self.streams:
             self.streams[stream] = {stream: 0}
         return self.streams[stream]
 
     def launch(self, stream: int) -> int:
         """The number of the next operation of a stream; what the host knows is before it."""
-        clock = self.of(stream)
+        clock = self.clock(stream)
         merge(clock, self.host)
         clock[stream] += 1
         return clock[stream]
 
     def record(self, stream: int) -> Clock:
         """Return what an event says that is recorded now."""
-        clock = self.of(stream)
+        clock = self.clock(stream)
         merge(clock, self.host)
         return dict(clock)
 
     def wait(self, stream: int, recorded: Clock) -> None:
-        merge(self.of(stream), recorded)
+        merge(self.clock(stream), recorded)
 
     def host_waits(self, recorded: Clock) -> None:
         merge(self.host, recorded)

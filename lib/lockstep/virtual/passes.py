@@ -132,7 +132,7 @@ def _columns(name: str, first: torch.Tensor, args: Sequence[Any]) -> int:
 
 @functools.cache
 def table(name: str) -> Mapping[str, Sequence[Any]]:
-    """What an operation took on H200s, by the size of an element, or by the number of ranks."""
+    """Return an operation's times on H200s, by the size of an element or the number of ranks."""
     text = Path(__file__).with_name("measured.json").read_text(encoding="utf-8")
     return json.loads(text)[name]
 

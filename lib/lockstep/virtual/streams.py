@@ -16,7 +16,8 @@ from ..trace import Kind
 from .happens_before import Clock
 from .kernels import Kernel
 from .schedule import Marker
-from .simulator import DEFAULT_STREAM, Device, StreamHandle
+from .simulator import Device
+from .stream_table import DEFAULT_STREAM, StreamHandle, program_line
 from .tensor import DEVICE_TYPE, Dispatch
 from .work import NotOffered
 
@@ -113,7 +114,8 @@ class Stream(StreamHandle):
         if kwargs:
             raise NotOffered(f"the virtual GPU does not model Stream({', '.join(kwargs)}=…)")
         _index(device)
-        super().__init__(active(), active().new_stream(priority))
+        gpu = active()
+        super().__init__(gpu, gpu.add_stream(gpu.streams.take(priority)))
 
     @classmethod
     def _of(cls, number: int) -> Stream:
@@ -141,7 +143,7 @@ class Stream(StreamHandle):
 
     @property
     def priority(self) -> int:
-        return active().streams[self.number].priority
+        return active().streams.states[self.number].priority
 
     @property
     def cuda_stream(self) -> int:
@@ -300,14 +302,14 @@ def synchronize(device: Any = None) -> None:
     """The host waits for all streams."""
     _index(device)
     gpu = active()
-    gpu.synchronise([*gpu.streams], "cudaDeviceSynchronize")
+    gpu.synchronise([*gpu.streams.states], "cudaDeviceSynchronize")
 
 
 def _sleep(cycles: int) -> None:
     """A kernel on the current stream that does nothing for so many cycles."""
     gpu = active()
     work = max(1e9 * cycles / gpu.machine.clock, gpu.machine.kernel)
-    kernel = Kernel("spin", work, 1 / gpu.machine.sms, 0.0, Kind.COMPUTE, (), line=gpu.line())
+    kernel = Kernel("spin", work, 1 / gpu.machine.sms, 0.0, Kind.COMPUTE, (), line=program_line())
     gpu.launch(kernel, gpu.current, "cuda::_sleep")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from .kernels import HostMemory, Kernel, Memory, Owner, Use
 from .model import Machine
 from .schedule import Unit
 from .simulator import Device
+from .stream_table import program_line
 from .work import Computation, NotModelled, Op, flat, generator_at
 
 DEVICE_TYPE = "virtual"
@@ -62,7 +63,7 @@ class VirtualTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # outside of the mode, such as in another thread
-        return Dispatch.of(args).call(func, args, kwargs or {})
+        return Dispatch.current().call(func, args, kwargs or {})
 
     # ── What Python asks of a tensor, and not the dispatcher ─────────────────────────────────
 
@@ -247,7 +248,7 @@ class _Copies:
         work = Computation(_copy_to, (target, source), {}, (), (0,))
         kernel = Kernel(
             f"copy {engine.value}", device.machine.kernel + 1e9 * nbytes / rate, 0.0, 0.0,
-            Kind.COPY, uses, work if device.values else None, engine, device.line(),
+            Kind.COPY, uses, work if device.values else None, engine, program_line(),
         )  # fmt: skip
         device.launch(kernel, stream, operator)
 
@@ -258,6 +259,51 @@ def _need_values(device: Owner, what: str) -> None:
             f"this virtual GPU was made with values=False and has only times: {what} asks for a "
             "value"
         )
+
+
+class _Cached:
+    """Shapes and costs of operations on a device, each computed once."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._shapes: dict[Any, Any] = {}
+        self._costs: dict[Any, Cost] = {}
+
+    def shape(self, op: Op, call: _Call) -> Any:
+        """Shape, stride and dtype of what an operation returns; nothing is computed."""
+        key = (op, *call.key)
+        if key not in self._shapes:
+            with self._device.as_device():
+                self._shapes[key] = self._try_shape(op, call)
+        return self._shapes[key]
+
+    def cost(
+        self, op: Op, call: _Call, given: Sequence[VirtualTensor], made: Sequence[VirtualTensor],
+        returned: Any,
+    ) -> Cost:  # fmt: skip
+        key = (op, torch.backends.cuda.matmul.allow_tf32, *call.key)
+        if key not in self._costs or op.needs_values:
+            self._costs[key] = cost(
+                self._device.machine, op.func, [one._inner for one in given],
+                [one._inner for one in made], call.args, returned,
+            )  # fmt: skip
+        return self._costs[key]
+
+    @staticmethod
+    def _try_shape(op: Op, call: _Call) -> Any:
+        args, kwargs = _mapped(call.args, _on_meta), _mapped(call.kwargs, _on_meta)
+        try:
+            returned = op.func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError):  # it has no such kernel: let the CPU say it
+            args, kwargs = _mapped(call.args, _likely), _mapped(call.kwargs, _likely)
+            with generator_at(torch.default_generator.get_state()):
+                returned = op.func(*args, **kwargs)
+        if op.like:
+            alike = [torch.empty_like(args[at]) for at in op.like]
+            returned = (*alike, *returned[len(alike) :])
+        if any(one.layout is not torch.strided or one.is_quantized for one in flat(returned)):
+            raise NotModelled(f"the virtual GPU does not model {op}: its result is not dense")
+        return _shapes_of(returned)
 
 
 class Dispatch(TorchDispatchMode):
@@ -271,14 +317,13 @@ class Dispatch(TorchDispatchMode):
         super().__init__()
         self.device = device
         self._ops: dict[Any, Op] = {}
-        self._shapes: dict[Any, Any] = {}
-        self._costs: dict[Any, Cost] = {}
+        self._cached = _Cached(device)
         self._marks: list[tuple[str, float]] = []
         self._copies = _Copies(device)
         self.means_meta = False  # whether the program itself has said "meta"
 
     @staticmethod
-    def of(args: Iterable[Any]) -> Dispatch:
+    def current() -> Dispatch:
         if Dispatch.active is None:
             raise RuntimeError("this tensor belongs to a virtual GPU that has been switched off")
         return Dispatch.active
@@ -315,13 +360,13 @@ class Dispatch(TorchDispatchMode):
         if op.only_allocates:
             stream = device.stream_of_call()
             device.spend(str(op), device.machine.allocate)
-            return self._made(self._shape_of(op, call), stream)[0]
+            return self._made(self._cached.shape(op, call), stream)[0]
         if op.name == "_local_scalar_dense":
             return self._look(op, call)
         stream = device.stream_of_call()
         known = None
         if op.needs_values and (op.name not in _INDEXING or _has_mask(call)):
-            known = self._known(op, call, stream)
+            known = self._answer(op, call, stream)
             if not isinstance(known, torch.Tensor | tuple | list):
                 return known
         return self._launch(op, call, args, kwargs, stream, known)
@@ -339,7 +384,7 @@ class Dispatch(TorchDispatchMode):
         fresh: list[VirtualTensor] = []
         returned: Any = None
         if not op.returns_written and not op.returns_nothing:
-            shape = _shapes_of(known) if known is not None else self._shape_of(op, call)
+            shape = _shapes_of(known) if known is not None else self._cached.shape(op, call)
             returned, fresh = self._made(shape, stream)
         here = {id(one) for one in written}
         read = [] if op.reads_shapes_only else call.tensors
@@ -356,13 +401,13 @@ class Dispatch(TorchDispatchMode):
         if known is not None:
             work.results = list(zip(work.made, flat(known), strict=True))
         draw = self._draw(op, work) if op.is_random and _draws(op, call) else None
-        costs = self._cost_of(op, call, read, made, returned)
+        costs = self._cached.cost(op, call, read, made, returned)
         only_read = [one._memory for one in read if id(one) not in here]
-        fetched = device.fetched(only_read, (one._memory for one in made))
+        fetched = device.cache.fetched(only_read, (one._memory for one in made))
         lasts = costs.lasts(device.machine, fetched)
         kernel = Kernel(
             costs.name, lasts, costs.share, costs.traffic, costs.kind, uses,
-            work if device.values else None, line=device.line(), draw=draw, tiles=costs.tiles,
+            work if device.values else None, line=program_line(), draw=draw, tiles=costs.tiles,
         )  # fmt: skip
         for _ in range(costs.kernels - 1):
             part = replace(kernel, uses=(), values=None, draw=None, part=True)
@@ -385,41 +430,6 @@ class Dispatch(TorchDispatchMode):
         memory = self.device.take(nbytes, stream)
         tensor = VirtualTensor(memory.tensor(size, stride, dtype), memory)
         return tensor, [tensor]
-
-    def _shape_of(self, op: Op, call: _Call) -> Any:
-        """Shape, stride and dtype of what an operation returns; nothing is computed."""
-        key = (op, *call.key)
-        if key not in self._shapes:
-            with self.device.as_device():
-                self._shapes[key] = self._try_shape(op, call)
-        return self._shapes[key]
-
-    def _cost_of(
-        self, op: Op, call: _Call, given: Sequence[VirtualTensor], made: Sequence[VirtualTensor],
-        returned: Any,
-    ) -> Cost:  # fmt: skip
-        key = (op, torch.backends.cuda.matmul.allow_tf32, *call.key)
-        if key not in self._costs or op.needs_values:
-            self._costs[key] = cost(
-                self.device.machine, op.func, [one._inner for one in given],
-                [one._inner for one in made], call.args, returned,
-            )  # fmt: skip
-        return self._costs[key]
-
-    def _try_shape(self, op: Op, call: _Call) -> Any:
-        args, kwargs = _mapped(call.args, _on_meta), _mapped(call.kwargs, _on_meta)
-        try:
-            returned = op.func(*args, **kwargs)
-        except (NotImplementedError, RuntimeError):  # it has no such kernel: let the CPU say it
-            args, kwargs = _mapped(call.args, _likely), _mapped(call.kwargs, _likely)
-            with generator_at(torch.default_generator.get_state()):
-                returned = op.func(*args, **kwargs)
-        if op.like:
-            alike = [torch.empty_like(args[at]) for at in op.like]
-            returned = (*alike, *returned[len(alike) :])
-        if any(one.layout is not torch.strided or one.is_quantized for one in flat(returned)):
-            raise NotModelled(f"the virtual GPU does not model {op}: its result is not dense")
-        return _shapes_of(returned)
 
     def _draw(self, op: Op, work: Computation) -> Callable[[], torch.Tensor]:
         """Return what makes random numbers those of the program's order, whenever they are
@@ -444,15 +454,15 @@ class Dispatch(TorchDispatchMode):
 
         return draw
 
-    def _known(self, op: Op, call: _Call, stream: int) -> Any:
+    def _answer(self, op: Op, call: _Call, stream: int) -> Any:
         """The result of what has a shape, or an answer, that depends on values: the host waits."""
         device = self.device
         _need_values(device, str(op))
         uses = [Use(one._memory, one._inner, False) for one in call.tensors]
-        costs = self._cost_of(op, call, call.tensors, (), None)
+        costs = self._cached.cost(op, call, call.tensors, (), None)
         kernel = Kernel(
             costs.name, costs.work, costs.share, costs.traffic, costs.kind, uses,
-            line=device.line(),
+            line=program_line(),
         )  # fmt: skip
         device.launch(kernel, stream, str(op))
         device.synchronise([stream], "cudaStreamSynchronize", str(op))
@@ -566,7 +576,7 @@ class Dispatch(TorchDispatchMode):
         elif op.name.startswith("_record_function_exit") and self._marks:
             name, since = self._marks.pop()
             kind = Kind.STEP if name.startswith("ProfilerStep#") else Kind.ANNOTATION
-            device.annotate(name, since, kind)
+            device.profiler.host(name, since, device.host, kind)
 
 
 class _Call:

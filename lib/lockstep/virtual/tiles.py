@@ -30,7 +30,7 @@ class Tiles:
 
     @property
     def share(self) -> float:
-        """Of the SMs, those that it has now."""
+        """The share of the SMs that it has now."""
         return self._used / self._sms
 
     @property

@@ -63,7 +63,7 @@ MACHINE = replace(
 
 @dataclass(frozen=True)
 class Card(Answer):
-    """What a program did. Times are milliseconds of a step, without the first one.
+    """The measures of a program. Times are milliseconds of a step, without the first one.
 
     losses: mean loss of each step; off: their largest relative difference from the reference.
     calls, megabytes: of a rank's step: what it passed to calls. exposed: of the ranks' time, the
@@ -197,7 +197,7 @@ def _on_gpus(nproc: int) -> bool:
 
 
 class _Run(NamedTuple):
-    """What a rank brings back. needs: of the launches of `observed`, or of `trace` if it is None.
+    """A rank's results. needs: of the launches of `observed`, or of `trace` if it is None.
     To observe what is needed makes the host slow, so that on GPUs this is a run of its own."""
 
     losses: list[float]
@@ -243,7 +243,7 @@ def _profiled(train: Callable[[], list[float]]) -> tuple[list[float], Trace]:
 
 
 def _overlap(job: Job, trace: Trace) -> Overlap:
-    """What all steps but the first hide, and could hide."""
+    """Return what all steps but the first hide, and could hide."""
     needs = {rank: one.needs for rank, one in enumerate(job.results)}
     if job.results[0].observed is None:
         return overlap(_after_first(trace), needs)
@@ -252,7 +252,7 @@ def _overlap(job: Job, trace: Trace) -> Overlap:
 
 
 def _after_first(trace: Trace) -> Trace:
-    """What all steps but the first have launched."""
+    """Return the work that all steps but the first have launched."""
     rows = on_device(trace)
     span = {rank: (mine[1].start, mine[-1].end) for rank, mine in steps_by_rank(trace).items()}
     first, last = np.array([span[rank] for rank in trace.rank[rows].tolist()]).T

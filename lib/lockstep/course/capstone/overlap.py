@@ -44,7 +44,7 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Of what could be hidden, what is."""
+        """The share of what could be hidden that is."""
         return self.hidden / max(self.hideable, 1)
 
 
@@ -81,7 +81,7 @@ def hidden(trace: Slices) -> int:
 
 
 def _apart(trace: Slices, rows: Column, rank: int) -> tuple[Column, Column]:
-    """Of these rows what a rank computes, and what it communicates."""
+    """Return the rows, among these, of what a rank computes, and of what it communicates."""
     mine = rows[trace.rank[rows] == rank]
     compute, sent = (mine[trace.kind[mine] == kind] for kind in (Kind.COMPUTE, Kind.COMMUNICATION))
     return compute, sent

@@ -28,11 +28,11 @@ const STYLE = `
 .lockstep-play .ls-said{min-height:2.8em;padding:4px 0;overflow-wrap:anywhere}
 .lockstep-play .ls-counts{display:flex;flex-wrap:wrap;gap:2px 18px;padding:2px 0;
   font-variant-numeric:tabular-nums}
-.lockstep-play .ls-dials{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(24em,100%),1fr));
+.lockstep-play .ls-sliders{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(24em,100%),1fr));
   gap:4px 24px;padding:4px 0}
-.lockstep-play .ls-dials label{display:grid;grid-template-columns:8.5em 1fr 6em;gap:8px}
-.lockstep-play .ls-dials label>span{text-align:right}
-.lockstep-play .ls-dials output{font-variant-numeric:tabular-nums;white-space:nowrap}
+.lockstep-play .ls-sliders label{display:grid;grid-template-columns:8.5em 1fr 6em;gap:8px}
+.lockstep-play .ls-sliders label>span{text-align:right}
+.lockstep-play .ls-sliders output{font-variant-numeric:tabular-nums;white-space:nowrap}
 .lockstep-play .ls-beside{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(26em,100%),1fr));
   gap:4px 24px}
 .lockstep-play .ls-beside>div{min-width:0}
@@ -41,7 +41,7 @@ const STYLE = `
 .lockstep-play .ls-foot{font-size:calc(12em/13);padding-top:2px;overflow-wrap:anywhere}
 .lockstep-play [hidden]{display:none!important}
 @container (max-width:25.4em){
-  .lockstep-play .ls-dials label{grid-template-columns:7em 1fr 4.5em;gap:5px}
+  .lockstep-play .ls-sliders label{grid-template-columns:7em 1fr 4.5em;gap:5px}
 }
 `;
 

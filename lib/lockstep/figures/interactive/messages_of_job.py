@@ -20,7 +20,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Heard:
+class Messages:
     """states: for each rank a bit for each rank that it may have numbers of, at the start and after
     each round. others: calls that are no messages, in words.
     """
@@ -30,7 +30,7 @@ class Heard:
     others: str
 
 
-def heard(calls: Sequence[Sequence[Any]]) -> Heard:
+def messages_of(calls: Sequence[Sequence[Any]]) -> Messages:
     """The messages in `Job.calls`: the k-th send of a pair belongs to its k-th receive.
 
     A message is in the round after all that its sender had sent or received before it, and that its
@@ -75,7 +75,7 @@ def heard(calls: Sequence[Sequence[Any]]) -> Heard:
         sorted(by_round[number], key=lambda one: (one.source, one.to))
         for number in sorted(by_round)
     ]
-    return Heard(rounds, _states(len(calls), rounds), _others(calls))
+    return Messages(rounds, _states(len(calls), rounds), _others(calls))
 
 
 def _is_before(one: Any, place: int, other: Any, other_place: int) -> bool:

@@ -11,7 +11,7 @@ from ...base.provenance import Provenance, simulated
 from ...models.rounds import ALGORITHMS, Algorithm, two_level
 from ..picture import PALETTE, Figure
 from ..widget import Playable
-from .messages_of_job import Heard, heard
+from .messages_of_job import Messages, messages_of
 from .sliders import NOTHING
 
 MOST_RANKS = 8
@@ -179,7 +179,7 @@ def collective(
     """
     if isinstance(what, str):
         return Player({"algorithm": what, "beside": NOTHING, "ranks": ranks}, nbytes)
-    found = heard(what.calls)
+    found = messages_of(what.calls)
     if len(found.states[0]) > MOST_RANKS:
         raise ValueError(f"{MOST_RANKS} ranks can be played, not {len(found.states[0])}")
     return Player({}, nbytes, _recorded(found, what.stamp, title or "The job's own messages"))
@@ -204,7 +204,7 @@ def _simulated(algorithm: Algorithm, nbytes: float) -> Film:
     )
 
 
-def _recorded(found: Heard, stamp: Provenance, title: str) -> Film:
+def _recorded(found: Messages, stamp: Provenance, title: str) -> Film:
     ranks = len(found.states[0])
     sent = [[0.0] * ranks]
     for each in found.rounds:

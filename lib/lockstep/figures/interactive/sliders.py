@@ -1,4 +1,4 @@
-"""Models with dials: Python computes all that is drawn, so each formula is in one place only."""
+"""Models with sliders: Python computes all that is drawn, so each formula is in one place only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..widget import Playable
 
 NOTHING = "nothing"  # stands beside what is shown
 Schedule = Callable[[int, int, int], Sequence[str]]
-LINK = costs.Line(10e-6, 1 / 100e9)  # where dials stand first: 10 µs, 100 GB/s
+LINK = costs.Line(10e-6, 1 / 100e9)  # where sliders stand first: 10 µs, 100 GB/s
 _CURVE = 60  # points of a curve
 _SIZES = (4.0, 2.0**34)  # bytes, of the axis
 # Of a step: colour and pattern, so that forward, backward and weight steps differ in both.
@@ -37,7 +37,7 @@ _STEPS = {
 
 
 @dataclass(frozen=True)
-class Dial:
+class Slider:
     """One number that can be turned, through `values`; `at` is where it stands first."""
 
     name: str
@@ -49,32 +49,32 @@ class Dial:
     @classmethod
     def of(
         cls, name: str, label: str, values: Sequence[float], start: float, say: Callable[[Any], str]
-    ) -> Dial:
+    ) -> Slider:
         """The start is one of the values, whether it is in the list or not."""
         own = tuple(sorted({*values, start}))
         return cls(name, label, own, tuple(map(say, own)), own.index(start))
 
 
-class Dials(Playable):
-    """dials: by name. choices: names with their values, the first one chosen.
+class Sliders(Playable):
+    """sliders: by name. choices: names with their values, the first one chosen.
 
-    draw: what is shown, of the dials' values and choices. picture: the same as mimebundle.
+    draw: what is shown, of the sliders' values and choices. picture: the same where no widget is.
     beside: the choice of which a second value may be shown beside the first.
     """
 
-    start = "dials"
+    start = "sliders"
 
     def __init__(
         self,
         title: str,
-        dials: Sequence[Dial],
+        sliders: Sequence[Slider],
         choices: Mapping[str, Sequence[str]],
         draw: Callable[[dict[str, Any]], dict[str, Any]],
-        picture: Callable[[dict[str, Any]], dict[str, Any]],
+        picture: Callable[[dict[str, Any]], Figure | Chart],
         stamps: Sequence[Provenance],
         beside: str = "",
     ):
-        self.title, self.dials, self.choices = title, dials, dict(choices)
+        self.title, self.sliders, self.choices = title, sliders, dict(choices)
         self._draw, self._picture, self.stamps = draw, picture, stamps
         self._beside = beside
         if beside:
@@ -83,17 +83,17 @@ class Dials(Playable):
         self._first = self._draw(self.start_values)  # raises where it cannot be
 
     def first(self) -> dict[str, Any]:
-        """Places of the dials and chosen words."""
+        """Places of the sliders and chosen words."""
         chosen = {name: values[0] for name, values in self.choices.items()}
-        return {dial.name: dial.at for dial in self.dials} | chosen
+        return {slider.name: slider.at for slider in self.sliders} | chosen
 
     def values(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for dial in self.dials:
-            at = asked[dial.name]
-            if not isinstance(at, int) or not 0 <= at < len(dial.values):
-                raise ValueError(f"{dial.label} has no place {at!r}")
-            found[dial.name] = dial.values[at]
+        for slider in self.sliders:
+            at = asked[slider.name]
+            if not isinstance(at, int) or not 0 <= at < len(slider.values):
+                raise ValueError(f"{slider.label} has no place {at!r}")
+            found[slider.name] = slider.values[at]
         for name, values in self.choices.items():
             if asked[name] not in values:
                 raise ValueError(f"{name} is one of: {', '.join(values)}")
@@ -106,8 +106,8 @@ class Dials(Playable):
         others = [] if second == NOTHING else [{**values, self._beside: second}]
         return {
             "title": self.title,
-            "dials": [
-                {"name": one.name, "label": one.label, "texts": one.texts} for one in self.dials
+            "sliders": [
+                {"name": one.name, "label": one.label, "texts": one.texts} for one in self.sliders
             ],
             "choices": [{"name": name, "values": own} for name, own in self.choices.items()],
             "asked": dict(asked),
@@ -116,11 +116,12 @@ class Dials(Playable):
         }
 
     def __repr__(self) -> str:
-        said = " · ".join(f"{one.label} {one.texts[one.at]}" for one in self.dials)
+        said = " · ".join(f"{one.label} {one.texts[one.at]}" for one in self.sliders)
         return "\n".join([f"{self.title}: {said}", self._first["said"], *map(str, self.stamps)])
 
     def still(self) -> dict[str, Any]:
-        return {**self._picture(self.start_values), "text/plain": repr(self)}
+        drawn = self._picture(self.start_values)
+        return {**drawn._repr_mimebundle_(), "text/plain": repr(self)}
 
 
 # ── What messages and collectives cost ───────────────────────────────────────────────────────
@@ -143,14 +144,14 @@ def cost(
     nbytes: float = 1 << 20,
     measured: Mapping[str, Sequence[Sequence[float]]] | None = None,
     stamp: Provenance | Sequence[Provenance] | None = None,
-) -> Dials:
-    """Time over size by the α–β model, with dials for α, 1/β, ranks and size, over measured points.
+) -> Sliders:
+    """Time over size by the α–β model, over measured points; sliders for α, 1/β, ranks and size.
 
     formulas: of ranks, bytes and a `lockstep.cost.Line`, by name; all-reduces if nothing is said,
-    `play.MESSAGE` for a message. line, ranks, nbytes: where the dials stand first. ranks=None:
-    without this dial. measured: (bytes, seconds) by name, the first for the first formula and so
+    `play.MESSAGE` for a message. line, ranks, nbytes: where the sliders stand first. ranks=None:
+    without this slider. measured: (bytes, seconds) by name, the first for the first formula and so
     on; stamp: where they come from. Raises ValueError for measured points without a stamp or a
-    formula, and for a line whose α or β is not above 0: logarithmic dials have no 0.
+    formula, and for a line whose α or β is not above 0: logarithmic sliders have no 0.
     """
     if measured and not stamp:
         raise ValueError("the measured points have no stamp: say where they come from, by stamp=")
@@ -158,30 +159,21 @@ def cost(
         raise ValueError(
             "each measured line is compared with a formula; there are too few formulas"
         )
-    if not (line.alpha > 0 and line.beta > 0):
-        raise ValueError(f"α and β must be above 0 to be on dials; this is {line}")
     points = {
         in_one_line(name): [(float(p[0]), float(p[1])) for p in own]
         for name, own in (measured or {}).items()
     }
-    dials = [
-        Dial.of("alpha", "α", _steps(1e-7, 1e-2), _rounded(line.alpha), lambda v: quantity(v, "s")),
-        Dial.of(
-            "bandwidth", "1/β", _steps(1e7, 2e12), _rounded(line.bandwidth),
-            lambda v: quantity(v, "B/s"),
-        ),
-    ]  # fmt: skip
+    sliders = _line_sliders(line, (1e-7, 1e-2), (1e7, 2e12))
     if ranks is not None:
         counts = [2, 3, 4, 6, *(2**k for k in range(3, 13))]
-        dials.append(Dial.of("ranks", "ranks", counts, ranks, str))
+        sliders.append(Slider.of("ranks", "ranks", counts, ranks, str))
     sizes = [2.0**k for k in range(2, 35)]
-    dials.append(Dial.of("nbytes", "size", sizes, float(nbytes), lambda v: quantity(v, "B")))
+    sliders.append(Slider.of("nbytes", "size", sizes, float(nbytes), _bytes))
     every = [seconds for own in points.values() for _, seconds in own] or [1e-6, 1.0]
     time = 10 ** math.floor(math.log10(min(every) / 3)), max(*every, 1e-2) * 10
 
     def seconds(values: Mapping[str, Any], formula: Formula, size: float) -> float:
-        n = int(values.get("ranks", 2))
-        return formula(n, size, costs.Line(values["alpha"], 1 / values["bandwidth"]))
+        return formula(int(values.get("ranks", 2)), size, _line(values))
 
     def said(values: Mapping[str, Any]) -> str:
         size = values["nbytes"]
@@ -208,14 +200,9 @@ def cost(
         }
         models = dict(zip(points, curves.values(), strict=False))
         others = dict(list(curves.items())[len(models) :])
-        return Chart(
-            {**points, **others},
-            models=models,
-            x="size (bytes)",
-            y="time (seconds)",
-            alt=f"Time over size by the α–β model. {said(values)}",
-            stamp=stamps,
-        )
+        x, y = "size (bytes)", "time (seconds)"
+        alt = f"Time over size by the α–β model. {said(values)}"
+        return Chart({**points, **others}, models=models, x=x, y=y, alt=alt, stamp=stamps)
 
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         chart = drawn(values).packed(_SIZES, time, values["nbytes"])
@@ -223,11 +210,8 @@ def cost(
             line["label"] = f"{name}, model"  # which formula the points are compared with
         return {"said": said(values), "chart": chart}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
-        return drawn(values).still()
-
     stamps = [*each(stamp), simulated("α–β model")]
-    return Dials("What communication costs", dials, {}, draw, picture, stamps)
+    return Sliders("What communication costs", sliders, {}, draw, drawn, stamps)
 
 
 # ── Pipelines ────────────────────────────────────────────────────────────────────────────────
@@ -238,19 +222,19 @@ def pipeline(
     *,
     stages: int = 4,
     microbatches: int = 8,
-) -> Dials:
-    """A pipeline's schedule with dials for stages, microbatches, and how long a step takes.
+) -> Sliders:
+    """A pipeline's schedule with sliders for stages, microbatches, and how long a step takes.
 
     schedules: by name, functions of a rank, the number of ranks and of microbatches, which give the
     rank's steps as `lockstep.pipeline.simulate` takes them; GPipe and 1F1B if nothing is said.
     It shows the bubble, and how many microbatches' activations each rank keeps.
     """
     orders = {in_one_line(name): own for name, own in schedules.items()}
-    dials = [
-        Dial.of("stages", "stages", range(2, 9), stages, str),
-        Dial.of("microbatches", "microbatches", range(1, 17), microbatches, str),
-        Dial.of("backward", "backward takes", (0.5, 1, 1.5, 2, 3), 1, lambda v: f"{v:g} × F"),
-        Dial.of("message", "a message takes", (0, 0.1, 0.25, 0.5, 1), 0, lambda v: f"{v:g} × F"),
+    sliders = [
+        Slider.of("stages", "stages", range(2, 9), stages, str),
+        Slider.of("microbatches", "microbatches", range(1, 17), microbatches, str),
+        Slider.of("backward", "backward takes", (0.5, 1, 1.5, 2, 3), 1, lambda v: f"{v:g} × F"),
+        Slider.of("message", "a message takes", (0, 0.1, 0.25, 0.5, 1), 0, lambda v: f"{v:g} × F"),
     ]
 
     def played(values: Mapping[str, Any]) -> tuple[pipelines.Plan, list[int]]:
@@ -274,17 +258,14 @@ def pipeline(
 
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         plan, kept = played(values)
-        lanes: list[dict[str, Any]] = [
-            {"label": f"rank {rank}", "end": f"keeps {kept[rank]}", "boxes": []}
-            for rank in range(plan.ranks)
-        ]
+        lanes = [_lane(f"rank {rank}", f"keeps {kept[rank]}") for rank in range(plan.ranks)]
         for box in plan.boxes:
             place = [round(box.start / plan.length, 5), round(box.end / plan.length, 5)]
             lanes[box.rank]["boxes"].append([*place, box.step, box.step[0]])
         axis = _time(f"{plan.length:.4g}", plan.length, "a forward takes 1")
         return {"said": said(values, plan, kept), "lanes": lanes, "kinds": _kinds(lanes), **axis}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
+    def picture(values: dict[str, Any]) -> Figure:
         plan, kept = played(values)
         drawn = draw(values)
         alt = f"When each step runs. {said(values, plan, kept)} What is empty is the bubble."
@@ -292,7 +273,9 @@ def pipeline(
 
     stamps = [simulated("a step begins as soon as what it needs is there")]
     names = {"schedule": list(orders)}
-    return Dials("A pipeline's schedule", dials, names, draw, picture, stamps, beside="schedule")
+    return Sliders(
+        "A pipeline's schedule", sliders, names, draw, picture, stamps, beside="schedule"
+    )
 
 
 # ── Overlap ──────────────────────────────────────────────────────────────────────────────────
@@ -305,28 +288,23 @@ def overlap(
     nbytes: float = 1e9,
     backward: float = 20e-3,
     bucket: float = 25 * (1 << 20),
-) -> Dials:
+) -> Sliders:
     """Gradients in buckets, sent while the backward pass goes on: what is hidden, and what is not.
 
-    line: of a message, where the dials stand first; a bucket takes the time of a ring all-reduce.
+    line: of a message, where the sliders stand first; a bucket takes the time of a ring all-reduce.
     nbytes: of all gradients. backward: seconds. bucket: bytes. Raises ValueError as `cost` does.
     """
-    if not (line.alpha > 0 and line.beta > 0):
-        raise ValueError(f"α and β must be above 0 to be on dials; this is {line}")
-    dials = [
-        Dial.of("bucket", "bucket", _steps(1e5, 2e10), bucket, lambda v: quantity(v, "B")),
-        Dial.of("nbytes", "all gradients", _steps(1e7, 2e10), nbytes, lambda v: quantity(v, "B")),
-        Dial.of("backward", "backward", _steps(1e-3, 1.0), backward, lambda v: quantity(v, "s")),
-        Dial.of("ranks", "ranks", [2, 4, *(2**k for k in range(3, 11))], ranks, str),
-        Dial.of("alpha", "α", _steps(1e-7, 1e-3), _rounded(line.alpha), lambda v: quantity(v, "s")),
-        Dial.of("bandwidth", "1/β", _steps(1e8, 1e12), _rounded(line.bandwidth),
-                lambda v: quantity(v, "B/s")),
-    ]  # fmt: skip
+    sliders = [
+        Slider.of("bucket", "bucket", _steps(1e5, 2e10), bucket, _bytes),
+        Slider.of("nbytes", "all gradients", _steps(1e7, 2e10), nbytes, _bytes),
+        Slider.of("backward", "backward", _steps(1e-3, 1.0), backward, _seconds),
+        Slider.of("ranks", "ranks", [2, 4, *(2**k for k in range(3, 11))], ranks, str),
+        *_line_sliders(line, (1e-7, 1e-3), (1e8, 1e12)),
+    ]
     sizes = (1e5, 2e10)
 
     def played(values: Mapping[str, Any], size: float) -> overlaps.Overlap:
-        wire = costs.Line(values["alpha"], 1 / values["bandwidth"])
-        n = int(values["ranks"])
+        n, wire = int(values["ranks"]), _line(values)
         return overlaps.buckets(
             *(values["backward"], values["nbytes"], size),
             lambda part: costs.ring_all_reduce(n, part, wire),
@@ -348,48 +326,37 @@ def overlap(
         curve = [(size, played(values, size).exposed) for size in _curve(*sizes, values["bucket"])]
         seen = [exposed for _, exposed in curve if exposed > 0]
         times = 10 ** math.floor(math.log10(min(seen))), 2 * max(seen)
-        chart = Chart(
-            {"exposed, model": [(size, max(took, times[0])) for size, took in curve]},
-            x="bucket (bytes)",
-            y="exposed (seconds)",
-            alt=said(values),
-            stamp=stamps,
-        )
+        lines = {"exposed, model": [(size, max(took, times[0])) for size, took in curve]}
+        x, y = "bucket (bytes)", "exposed (seconds)"
+        chart = Chart(lines, x=x, y=y, alt=said(values), stamp=stamps)
         shares = [(start / own.end, end / own.end) for start, end in own.sent]
         if len(shares) > 400:  # what is narrower than a pixel is drawn as one
             shares = [(shares[0][0], shares[-1][1])]
         names = [str(at) if len(shares) < 30 else "" for at in range(len(shares))]
+        sends = [
+            [round(a, 5), round(b, 5), name, "C"]
+            for (a, b), name in zip(shares, names, strict=True)
+        ]
         lanes = [
-            {
-                "label": "computes",
-                "end": "",
-                "boxes": [[0, own.backward / own.end, "backward", "B"]],
-            },
-            {
-                "label": "sends",
-                "end": "",
-                "boxes": [
-                    [round(a, 5), round(b, 5), name, "C"]
-                    for (a, b), name in zip(shares, names, strict=True)
-                ],
-            },
+            _lane("computes", "", [[0, own.backward / own.end, "backward", "B"]]),
+            _lane("sends", "", sends),
         ]
         drawn = {"chart": chart.packed(sizes, times, values["bucket"])}
         drawn |= _time(quantity(own.end, "s"), own.end)
         return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes), **drawn}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
+    def picture(values: dict[str, Any]) -> Figure:
         alt = f"The backward pass, and below it the all-reduces of its buckets. {said(values)}"
         return _lanes(draw(values), alt, stamps[0])
 
     stamps = [simulated("gradients at an even pace, ring all-reduces by α and β, no slowdown")]
-    return Dials("Overlap by buckets", dials, {}, draw, picture, stamps)
+    return Sliders("Overlap by buckets", sliders, {}, draw, picture, stamps)
 
 
 # ── Ring attention ───────────────────────────────────────────────────────────────────────────
 
 
-def ring_attention(ranks: int = 4) -> Dials:
+def ring_attention(ranks: int = 4) -> Sliders:
     """Rounds of causal ring attention: each lasts as long as its busiest rank.
 
     Of plain parts, rank r has the r-th; of zigzag parts, a piece from either end. It shows when
@@ -402,7 +369,7 @@ def ring_attention(ranks: int = 4) -> Dials:
     }
 
     def work(values: Mapping[str, Any]) -> list[list[float]]:
-        """Of each round, what each rank computes; a piece sees a half of itself."""
+        """Return what each rank computes in each round; a piece sees a half of itself."""
         n, own = int(values["ranks"]), pieces[values["parts"]]
         return [
             [
@@ -425,9 +392,7 @@ def ring_attention(ranks: int = 4) -> Dials:
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         rounds = work(values)
         length = sum(map(max, rounds))
-        lanes: list[dict[str, Any]] = [
-            {"label": f"rank {rank}", "end": "", "boxes": []} for rank in range(len(rounds))
-        ]
+        lanes = [_lane(f"rank {rank}") for rank in range(len(rounds))]
         start = 0.0
         for at, works in enumerate(rounds):
             for lane, own in zip(lanes, works, strict=True):
@@ -439,14 +404,14 @@ def ring_attention(ranks: int = 4) -> Dials:
         axis = _time(f"{length:g}", length, "all pairs of two parts take 1")
         return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes, looks), **axis}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
+    def picture(values: dict[str, Any]) -> Figure:
         alt = f"When each rank computes in causal ring attention. {said(values)} Numbers: rounds."
         return _lanes(draw(values), alt, stamps[0])
 
-    dials = [Dial.of("ranks", "ranks", range(2, 9), ranks, str)]
+    sliders = [Slider.of("ranks", "ranks", range(2, 9), ranks, str)]
     stamps = [simulated("pairs that the mask lets through, no messages")]
     choices = {"parts": list(pieces)}
-    return Dials("Causal ring attention", dials, choices, draw, picture, stamps, beside="parts")
+    return Sliders("Causal ring attention", sliders, choices, draw, picture, stamps, beside="parts")
 
 
 # ── A layer on several ranks ─────────────────────────────────────────────────────────────────
@@ -474,14 +439,14 @@ def layer(
     tokens: int = 8192,
     measured: Mapping[int, Mapping[int, float]] | None = None,
     stamp: Provenance | Sequence[Provenance] | None = None,
-) -> Dials:
+) -> Sliders:
     """The forward pass of an MLP, cut by columns and rows: its products, and its all-reduce.
 
     product: seconds of (m × k)·(k × n), at 500 TFLOP/s if nothing is said. links: by name, seconds
     of an all-reduce of so many ranks and bytes; the first one is chosen. width, tokens: where the
-    dials stand first. The hidden width is four times as much, and a number has two bytes. measured:
-    by ranks, the seconds of all-reduces by their bytes, over the first link; they are drawn where
-    the size is one of these.
+    sliders stand first. The hidden width is four times as much, and a number has two bytes.
+    measured: by ranks, the seconds of all-reduces by their bytes, over the first link; they are
+    drawn where the size is one of these.
     """
     measured = measured or {}
 
@@ -529,17 +494,14 @@ def layer(
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         return {"said": said(values), "chart": drawn(values).packed(mark=values["ranks"])}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
-        return drawn(values).still()
-
-    dials = [
-        Dial.of("width", "width", [2**k for k in range(9, 15)], width, lambda v: f"{v:,}"),
-        Dial.of("tokens", "tokens", [2**k for k in range(4, 18)], tokens, lambda v: f"{v:,}"),
-        Dial.of("ranks", "ranks", _RANKS, 2, str),
+    sliders = [
+        Slider.of("width", "width", [2**k for k in range(9, 15)], width, "{:,}".format),
+        Slider.of("tokens", "tokens", [2**k for k in range(4, 18)], tokens, "{:,}".format),
+        Slider.of("ranks", "ranks", _RANKS, 2, str),
     ]
     stamps = [*(each(stamp) if stamp else ()), simulated("products, then a ring; nothing overlaps")]
     choices = {"link": list(links)}
-    return Dials("An MLP on several ranks", dials, choices, draw, picture, stamps, beside="link")
+    return Sliders("An MLP on several ranks", sliders, choices, draw, drawn, stamps, beside="link")
 
 
 # ── Experts that are cut over ranks ──────────────────────────────────────────────────────────
@@ -557,7 +519,7 @@ def experts(
     *,
     ranks: int = 4,
     width: int = 4096,
-) -> Dials:
+) -> Sliders:
     """The forward pass of a layer of experts on several ranks: when each computes, and waits.
 
     product: seconds of (m × k)·(k × n), at 500 TFLOP/s if nothing is said; an expert has two, with
@@ -601,27 +563,29 @@ def experts(
                 for a, b, kind in ends
                 if a < b
             ]
-            lanes.append({"label": f"rank {rank}", "end": quantity(took, "s"), "boxes": boxes})
+            lanes.append(_lane(f"rank {rank}", quantity(took, "s"), boxes))
         axis = _time(quantity(length, "s"), length)
         return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes, _SENDS), **axis}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
+    def picture(values: dict[str, Any]) -> Figure:
         alt = (
             f"When ranks exchange rows, compute, and wait. {said(values)} What is empty is waiting."
         )
         return _lanes(draw(values), alt, stamps[0])
 
-    dials = [
-        Dial.of("tokens", "tokens a rank", [2**k for k in range(8, 17)], 4096, lambda v: f"{v:,}"),
-        Dial.of("experts", "experts", (16, 32, 64, 128, 256), 64, str),
-        Dial.of("capacity", "capacity factor", (0.5, 1, 1.25, 1.5, 2, 4, math.inf), 1.25,
+    sliders = [
+        Slider.of("tokens", "tokens a rank", [2**k for k in range(8, 17)], 4096, "{:,}".format),
+        Slider.of("experts", "experts", (16, 32, 64, 128, 256), 64, str),
+        Slider.of("capacity", "capacity factor", (0.5, 1, 1.25, 1.5, 2, 4, math.inf), 1.25,
                 lambda v: "none" if v == math.inf else f"{v:g}"),
-        Dial.of("imbalance", "imbalance", (0, 0.1, 0.25, 0.5, 0.75, 1, 1.5), 0.5, "{:g}".format),
-        Dial.of("ranks", "ranks", [2**k for k in range(5)], ranks, str),
+        Slider.of("imbalance", "imbalance", (0, 0.1, 0.25, 0.5, 0.75, 1, 1.5), 0.5, "{:g}".format),
+        Slider.of("ranks", "ranks", [2**k for k in range(5)], ranks, str),
     ]  # fmt: skip
     stamps = [simulated("products and exchanges by the busiest rank; no chance")]
     choices = {"placed": list(cut_experts.PLACINGS), "link": list(links)}
-    return Dials("Experts on several ranks", dials, choices, draw, picture, stamps, beside="placed")
+    return Sliders(
+        "Experts on several ranks", sliders, choices, draw, picture, stamps, beside="placed"
+    )
 
 
 # ── Sharding ─────────────────────────────────────────────────────────────────────────────────
@@ -641,7 +605,7 @@ _BYTES = {
 _CARDS = {"80 GB": 80e9, "141 GB": 141e9}  # an H100, an H200
 
 
-def sharding(parameters: float = 7e9, ranks: int = 8) -> Dials:
+def sharding(parameters: float = 7e9, ranks: int = 8) -> Sliders:
     """The bytes that each rank keeps of weights, gradients and optimizer, and sends in a step.
 
     With Adam, in three ways. Mixed precision: 2 bytes of a parameter, 2 of its gradient, 12 of
@@ -682,26 +646,25 @@ def sharding(parameters: float = 7e9, ranks: int = 8) -> Dials:
                 [round(a, 5), round(b, 5), quantity(own[kind], "B"), kind]
                 for kind, (a, b) in zip(_HELD, itertools.pairwise(ends), strict=True)
             ]
-            total = quantity(sum(own.values()), "B")
-            lanes.append({"label": name, "end": total, "boxes": boxes})
+            lanes.append(_lane(name, quantity(sum(own.values()), "B"), boxes))
         axis = {"label": "bytes that a rank keeps", "end": quantity(whole, "B"), "empty": "saved"}
         kinds = _kinds(lanes, _HELD)
         size = {"length": whole, "axis": axis}
         return {"said": said(values), "lanes": lanes, "kinds": kinds, **size}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
+    def picture(values: dict[str, Any]) -> Figure:
         return _lanes(draw(values), said(values), stamps[0])
 
     sizes = [1e8, 3e8, 1e9, 3e9, 7e9, 13e9, 30e9, 70e9, 200e9, 400e9]
-    dials = [
-        Dial.of(
+    sliders = [
+        Slider.of(
             "parameters", "parameters", sizes, float(parameters), lambda v: f"{v / 1e9:g} billion"
         ),
-        Dial.of("ranks", "ranks", [2**k for k in range(11)], ranks, str),
+        Slider.of("ranks", "ranks", [2**k for k in range(11)], ranks, str),
     ]
     stamps = [simulated("bytes a parameter with Adam, rings; no activations")]
     choices = {"dtype": list(_BYTES)}
-    return Dials("What sharding saves", dials, choices, draw, picture, stamps)
+    return Sliders("What sharding saves", sliders, choices, draw, picture, stamps)
 
 
 # ── Checkpoints ──────────────────────────────────────────────────────────────────────────────
@@ -709,8 +672,8 @@ def sharding(parameters: float = 7e9, ranks: int = 8) -> Dials:
 _YEAR = 365 * 24 * 3600.0
 
 
-def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Dials:
-    """What a run loses by checkpoints, failures and restarts, over the interval between two.
+def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Sliders:
+    """Time lost by checkpoints, failures and restarts, over the interval between two checkpoints.
 
     years: the mean time between failures of one GPU; all fail at random, each by itself. save:
     seconds of a checkpoint, in which nothing else is done. The expected time by Daly's equation of
@@ -718,7 +681,7 @@ def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Di
     """
 
     def lost(values: Mapping[str, Any], interval: float) -> tuple[float, float, float]:
-        """Of all time: saving, work done again, starting again; inf where none is left."""
+        """Return the shares of all time of saving, of work done again, and of starting again."""
         mtbf = _between(values)
         stretch = interval + values["save"]
         if stretch > 100 * mtbf:
@@ -758,18 +721,15 @@ def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Di
     def draw(values: dict[str, Any]) -> dict[str, Any]:
         return {"said": said(values), "chart": drawn(values).packed(mark=best(values) / 60)}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
-        return drawn(values).still()
-
     counts = [8 * 4**k for k in range(8)]
-    dials = [
-        Dial.of("gpus", "GPUs", counts, gpus, lambda v: f"{v:,}"),
-        Dial.of("years", "a GPU fails each", (1, 2, 10, 30), years, _years),
-        Dial.of("save", "a checkpoint takes", (1, 5, 30, 120, 600), save, _long),
-        Dial.of("restart", "to start again takes", (0, 60, 300, 600, 1800), 600, _long),
+    sliders = [
+        Slider.of("gpus", "GPUs", counts, gpus, "{:,}".format),
+        Slider.of("years", "a GPU fails each", (1, 2, 10, 30), years, _years),
+        Slider.of("save", "a checkpoint takes", (1, 5, 30, 120, 600), save, _long),
+        Slider.of("restart", "to start again takes", (0, 60, 300, 600, 1800), 600, _long),
     ]
     stamps = [simulated("failures at random, by Daly's formula")]
-    return Dials("How often to save", dials, {}, draw, picture, stamps)
+    return Sliders("How often to save", sliders, {}, draw, drawn, stamps)
 
 
 def _years(number: float) -> str:
@@ -801,8 +761,8 @@ def ladder(
     graph: float = 2.0**20,
     capture: float = 2e-3,
     stamp: Provenance | Sequence[Provenance] | None = None,
-) -> Dials:
-    """Padding over the memory of captured graphs, with dials for a budget and what a graph takes.
+) -> Sliders:
+    """Padding over the memory of captured graphs, with sliders for a budget and what a graph takes.
 
     choices: by name, functions of the rows of many steps and a number of graphs, which return the
     sizes to capture. graph: bytes that a further graph takes in one pool. capture: seconds of a
@@ -853,21 +813,20 @@ def ladder(
         mark = values["budget"] / (1 << 20)
         return {"said": said(values), "chart": drawn(values).packed(mark=mark)}
 
-    def picture(values: dict[str, Any]) -> dict[str, Any]:
-        return drawn(values).still()
-
-    dials = [
-        Dial.of("budget", "memory for graphs", [2.0**k for k in range(20, 31)], 8 * graph,
-                lambda v: quantity(v, "B")),
-        Dial.of("largest", "most rows", (8, 16, 32, 64), largest, str),
-        Dial.of("graph", "a graph takes", [2.0**k for k in range(18, 27)], graph,
-                lambda v: quantity(v, "B")),
-        Dial.of("capture", "a capture takes", _steps(1e-3, 1.0), _rounded(capture),
-                lambda v: quantity(v, "s")),
+    sliders = [
+        Slider.of("budget", "memory for graphs", [2.0**k for k in range(20, 31)], 8 * graph,
+                _bytes),
+        Slider.of("largest", "most rows", (8, 16, 32, 64), largest, str),
+        Slider.of("graph", "a graph takes", [2.0**k for k in range(18, 27)], graph,
+                _bytes),
+        Slider.of("capture", "a capture takes", _steps(1e-3, 1.0), _rounded(capture),
+                _seconds),
     ]  # fmt: skip
     stamps = [*each(stamp), simulated("120 steps, each in the smallest size that fits")]
     streams = {"stream": ladders.STREAMS}
-    return Dials("A ladder of batch sizes", dials, streams, draw, picture, stamps, beside="stream")
+    return Sliders(
+        "A ladder of batch sizes", sliders, streams, draw, drawn, stamps, beside="stream"
+    )
 
 
 # ── What they share ──────────────────────────────────────────────────────────────────────────
@@ -886,8 +845,42 @@ def _curve(low: float, high: float, *also: float) -> list[float]:
     return sorted({*(low * math.exp(step * at) for at in range(_CURVE)), *also})
 
 
+def _line_sliders(
+    line: costs.Line, alphas: tuple[float, float], bandwidths: tuple[float, float]
+) -> list[Slider]:
+    if not (line.alpha > 0 and line.beta > 0):
+        raise ValueError(f"α and β must be above 0 to be on sliders; this is {line}")
+    alpha, bandwidth = _rounded(line.alpha), _rounded(line.bandwidth)
+    return [
+        Slider.of("alpha", "α", _steps(*alphas), alpha, _seconds),
+        Slider.of("bandwidth", "1/β", _steps(*bandwidths), bandwidth, _rate),
+    ]
+
+
+def _line(values: Mapping[str, Any]) -> costs.Line:
+    """Return the line that the sliders of `_line_sliders` say."""
+    return costs.Line(values["alpha"], 1 / values["bandwidth"])
+
+
+def _seconds(value: float) -> str:
+    return quantity(value, "s")
+
+
+def _bytes(value: float) -> str:
+    return quantity(value, "B")
+
+
+def _rate(value: float) -> str:
+    return quantity(value, "B/s")
+
+
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
+
+
+def _lane(label: str, end: str = "", boxes: Sequence[Sequence[Any]] = ()) -> dict[str, Any]:
+    """Return a row of boxes: each with its start and end, as shares, its text and its kind."""
+    return {"label": label, "end": end, "boxes": [*boxes]}
 
 
 def _kinds(
@@ -908,7 +901,7 @@ def _time(end: str, length: float, unit: str = "") -> dict[str, Any]:
     return {"length": length, "axis": {"label": label, "end": end, "empty": "idle"}}
 
 
-def _lanes(drawn: Mapping[str, Any], alt: str, stamp: Provenance) -> dict[str, Any]:
+def _lanes(drawn: Mapping[str, Any], alt: str, stamp: Provenance) -> Figure:
     def draw(canvas: Any) -> None:
         from matplotlib.patches import Patch
 
@@ -938,4 +931,4 @@ def _lanes(drawn: Mapping[str, Any], alt: str, stamp: Provenance) -> dict[str, A
         canvas.legend(handles=handles, loc="outside upper left", ncols=4, frameon=False)
 
     rows = len(drawn["lanes"])
-    return Figure(draw, alt=alt, stamp=stamp, size=(9, 1.5 + 0.4 * rows))._repr_mimebundle_()
+    return Figure(draw, alt=alt, stamp=stamp, size=(9, 1.5 + 0.4 * rows))

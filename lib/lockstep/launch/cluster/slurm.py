@@ -327,13 +327,10 @@ def _own_address(partition: str) -> str:
     where = [f"--partition={partition}"] if partition else []
     found = ""
     for host in queue.addresses(*where)[:_MOST_ADDRESSES]:
-        with contextlib.suppress(OSError), _datagrams() as probe:
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with contextlib.suppress(OSError), datagrams as probe:
             probe.connect((host, 9))  # which sends nothing
             found = str(probe.getsockname()[0])
             if not found.startswith("127."):
                 break
     return found or "127.0.0.1"
-
-
-def _datagrams() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -97,7 +97,7 @@ class _ForkserverProcess:
         words = os.pread(self._words.fileno(), _MOST_WORDS, max(size - _MOST_WORDS, 0))
         return words.decode(errors="replace").strip() or "(nothing)"
 
-    def fate(self) -> str:
+    def why_ended(self) -> str:
         """Say how it ended, for people; "" while it lives."""
         try:
             code = self._process.wait(1)
@@ -331,7 +331,7 @@ class Engine:
             message = self._hear(patience, lambda: None)
         except (EOFError, NoMessage):
             raise LaunchError(
-                self._forkserver.fate()
+                self._forkserver.why_ended()
                 or f"the forkserver refused. Its last output:\n{self._forkserver.last_words()}"
             ) from None
         if message is None:
@@ -365,9 +365,9 @@ class Engine:
             f"did not answer ({why}), so it was ended, and with it all Worlds that it kept."
         )
 
-    def fate(self) -> str:
+    def why_ended(self) -> str:
         """Return what became of the forkserver; "" while it lives."""
-        return self._forkserver.fate() if self._forkserver is not None else ""
+        return self._forkserver.why_ended() if self._forkserver is not None else ""
 
     def detach(self) -> None:
         """Have everything ended; the next job of this process waits for that (`reap_detached`)."""
@@ -407,7 +407,7 @@ class Engine:
                     ]
             why = self._give_up()
         except (EOFError, NoMessage, OSError):
-            why = self.fate()
+            why = self.why_ended()
         return [*([why] if why else []), *self._kill_all()]
 
     def _kill_all(self) -> list[str]:

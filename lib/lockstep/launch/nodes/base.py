@@ -228,7 +228,7 @@ class Node(Protocol):
         """The host's name; "" for this one."""
 
     @property
-    def fate(self) -> str:
+    def why_ended(self) -> str:
         """Says what became of the process that watches over the ranks; "" while it lives."""
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:

@@ -43,7 +43,7 @@ class LocalNode:
         self.ranks: list[Slot] = []  # none before the start
         self.restarts = engine.restarts
         self.has_given_up = False
-        self.fate = ""
+        self.why_ended = ""
         self.note = ""
         self.notes: list[str] = []
         self._task: Task | None = None
@@ -225,7 +225,7 @@ class LocalNode:
             slot.read_stack(0)
             slot.die(time.perf_counter())
             self._await_end(slot)
-            if slot.code is None and not self.fate and not slot.cannot_act:
+            if slot.code is None and not self.why_ended and not slot.cannot_act:
                 self._distrust(slot, _CUT_OFF)
 
     def _distrust(self, slot: Slot, why: str) -> None:
@@ -249,13 +249,13 @@ class LocalNode:
 
     def _on_event(self) -> bool:
         """Hear what the forkserver says; False once it is gone."""
-        if self.fate:
+        if self.why_ended:
             return False
         try:
             received = self._engine.events.take()
         except (EOFError, NoMessage):
             self._selector.unregister(self._engine.events)
-            self.fate = self._engine.fate() or "The forkserver has released these ranks."
+            self.why_ended = self._engine.why_ended() or "The forkserver has released these ranks."
             return False
         if received is None:  # _await_end() has read it
             return True
@@ -331,7 +331,7 @@ class LocalNode:
             self._forget(slot)
         if self._logs is not None:
             self._logs.close()
-        return [sentence for sentence in said if sentence != self.fate]
+        return [sentence for sentence in said if sentence != self.why_ended]
 
 
 _CUT_OFF = (

@@ -303,7 +303,7 @@ class RemoteNode:
         return self._host.name
 
     @property
-    def fate(self) -> str:
+    def why_ended(self) -> str:
         return self._host.lost or self._trouble
 
     def start(self, place: Place, setting: Setting, selector: selectors.BaseSelector) -> Place:
@@ -324,7 +324,7 @@ class RemoteNode:
         self._post({"do": "start", "place": asdict(place), "setting": said})
         answer = self._await({"started", "refused"}, _PATIENCE)
         if answer is None:
-            raise LaunchError(self.fate)
+            raise LaunchError(self.why_ended)
         if answer["did"] == "refused":
             raise LaunchError(f"on {self._host.name}: {answer['why']}")
         self.note = answer["note"]
@@ -380,9 +380,12 @@ class RemoteNode:
 
     def _on_message(self) -> None:
         try:
-            while not self._host.lost and (heard := self._host.transport.hear()) is not None:
+            while (
+                not self._host.lost
+                and (received := self._host.transport.take_message()) is not None
+            ):
                 self._heard_at = time.monotonic()
-                self._take_in(*heard)
+                self._take_in(*received)
         except EOFError:
             self._lose("its connection was closed: the agent was ended, or its host went down")
         except (NoMessage, LookupError, TypeError, ValueError) as error:
@@ -417,8 +420,8 @@ class RemoteNode:
             self._used = None if used is None else tuple(used)
             self._used_at = time.monotonic()
             self.notes = list(message["notes"])
-            if message["fate"]:
-                self._trouble = f"On {self._host.name}: {message['fate']}"
+            if message["why_ended"]:
+                self._trouble = f"On {self._host.name}: {message['why_ended']}"
         elif did == "record":
             rank = self._rank(message)
             places = message["places"]

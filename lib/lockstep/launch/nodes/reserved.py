@@ -61,7 +61,7 @@ class ReservedNode(LocalNode):
                 self._selector = selector
             return self._place
         self.end(False, lambda: None)
-        self._engine, self.fate = Warm(), ""
+        self._engine, self.why_ended = Warm(), ""
         return super().start(place, setting, selector)
 
     def _use(self) -> bool:
@@ -74,7 +74,7 @@ class ReservedNode(LocalNode):
         until = time.monotonic() + _COMING
         while waiting := [slot for slot in self.ranks if slot.state != "ready"]:
             held = any(slot.over or slot.cannot_act for slot in waiting)
-            if held or self.fate or time.monotonic() > until:
+            if held or self.why_ended or time.monotonic() > until:
                 return False
             for key, _ in self._selector.select(TICK):
                 key.data()

@@ -90,7 +90,7 @@ class Transport(Channel):
         """Wait until the other end may take more, for `patience` seconds at most."""
         self._wait(select.POLLOUT, patience)
 
-    def hear(self) -> tuple[dict[str, Any], list[memoryview]] | None:
+    def take_message(self) -> tuple[dict[str, Any], list[memoryview]] | None:
         """Return the next message and what is attached to it, None until all of it has come.
 
         Raises EOFError when the other end is gone, NoMessage for what nobody of ours would send.

@@ -301,11 +301,11 @@ class _Forkserver:
         # What a rank leaves behind becomes our child when it ends, so look once more after that;
         # and after any other end, as a chain of forks passes by a look and leaves dead links.
         if not (self._reap() or alive or job.running or were_running):
-            self._bury(job, set())
+            self._conclude(job, set())
         elif now > job.until:
-            self._bury(job, alive | job.running.keys())
+            self._conclude(job, alive | job.running.keys())
 
-    def _bury(self, job: _Job, survivors: set[int]) -> None:
+    def _conclude(self, job: _Job, survivors: set[int]) -> None:
         """The job is over for us, though some of its processes may live on."""
         named = [
             [job.running.get(pid, -1), pid, processes.why_alive(pid)] for pid in sorted(survivors)

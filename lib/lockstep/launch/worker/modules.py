@@ -69,18 +69,13 @@ class Modules:
             try:
                 superreload(sys.modules[name], old_objects=self._old_objects)
             except Exception as error:
-                notes.append(
-                    f"{name} keeps its old state, because reloading it raised {_line(error)}"
-                )
+                raised = f"{type(error).__name__}: {error}"
+                notes.append(f"{name} keeps its old state, because reloading it raised {raised}")
             else:
                 done.append(name)
         if done:
             notes.insert(0, f"reloaded: {', '.join(done)}")
         return "; ".join(notes)
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _own_file(name: str) -> str:

@@ -54,7 +54,7 @@ from .programs import run_module, run_script
 from .recorder import Recorder
 from .recursion import hide_frames
 from .rendezvous import make_default_group, meet_in_file, serve_store
-from .shown import shown
+from .short_repr import short_repr
 from .streams import close_files, flush, open_files, redirect
 
 _UNWRITTEN = "its output could not be flushed at its exit, so Python exited with code 120"
@@ -308,7 +308,7 @@ class _Rank:
         """Return what is to be said of a job that is done, and a descriptor of its value."""
         reply = Done(
             at=perf_counter(),
-            shown=None if value is None else shown(value),
+            shown=None if value is None else short_repr(value),
             digest=self._recorder.digest,
             device=_device_name(),
             peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT,

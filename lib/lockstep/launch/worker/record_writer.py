@@ -44,7 +44,7 @@ _pack = msgspec.msgpack.Encoder().encode
 
 
 class CallKind(NamedTuple):
-    """What calls that are alike have in common.
+    """The part of an entry that calls which are alike have in common.
 
     body, layout: what stands in their entries, and the layout of those. counter: how many calls
     there were in their sequence, in a list of one. checksum, said: of a group, in a list of one,

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...base.formatting import in_one_line
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..intervals import Times
 from ..joins import innermost
 from ..slices import NONE, Column, Kind, Slices, TraceError
@@ -88,7 +88,7 @@ class Allocations(Answer):
     curves: dict[tuple[int, int], tuple[Times, Times]] = field(repr=False, compare=False)
 
     def _tables(self) -> tuple[Table, Table]:
-        usage = table(
+        usage = self._table(
             "memory · MB",
             ["rank", "device", "peak", "in step", "in operator", "reserved", "first", "last"],
             [
@@ -100,11 +100,9 @@ class Allocations(Answer):
                 ]
                 for one in self.usage
             ],
-            stamp=self.stamp,
-            right=True,
         )
         top = self.operators[:_TOP]
-        operators = table(
+        operators = self._table(
             f"who allocates, {len(top)} of {len(self.operators)} · MB",
             ["rank", "device", "operator", "allocations", "total", "not freed"],
             [
@@ -114,8 +112,6 @@ class Allocations(Answer):
                 ]
                 for one in top
             ],
-            stamp=self.stamp,
-            right=True,
         )
         return usage, operators
 

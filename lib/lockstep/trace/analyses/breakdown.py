@@ -10,7 +10,7 @@ import numpy as np
 
 from ...base.formatting import milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..device import DeviceTimes, windows
 from ..intervals import Times, covered, join
 from ..joins import busy, computes_on_host, launch_of, on_device, pieces
@@ -135,19 +135,15 @@ class Breakdown(Answer):
         """Milliseconds, and the same as shares: a cell has one number."""
         who = [[_whose(spent), self._steps(spent)] for spent in self.totals]
         return [
-            table(
+            self._table(
                 f"breakdown{self._without()} · ms",
                 ["rank", "steps", "length", *_PARTS, "communication"],
                 [[*own, *_times(spent)] for own, spent in zip(who, self.totals, strict=True)],
-                stamp=self.stamp,
-                right=True,
             ),
-            table(
+            self._table(
                 "shares of the length · overlapped: of the communication",
                 ["rank", "steps", *_PARTS, "overlapped"],
                 [[*own, *_shares(spent)] for own, spent in zip(who, self.totals, strict=True)],
-                stamp=self.stamp,
-                right=True,
             ),
         ]
 

@@ -125,7 +125,7 @@ def _alone(rank: int, share: float, rest: Sequence[float]) -> tuple[int, ...]:
 
 
 class Within(NamedTuple):
-    """What slices of some names take of a rank's steps: the share, their number, that of steps, and
+    """The share of a rank's steps that slices of some names take, their number, that of steps, and
     the names, in words."""
 
     share: float

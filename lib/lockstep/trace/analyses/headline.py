@@ -121,7 +121,7 @@ def _host(trace: Slices, found: Breakdown, met: Collectives | str) -> tuple[str,
 
 
 def _allocates(trace: Slices, found: Breakdown, rank: int) -> str:
-    """What to do where the host waits for the driver's memory; "" where it hardly does."""
+    """Return what to do where the host waits for the driver's memory; "" where it hardly does."""
     here = within(trace, found, rank, DRIVER)
     if here.share <= LITTLE:
         return ""

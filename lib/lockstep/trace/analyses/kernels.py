@@ -10,7 +10,7 @@ import numpy as np
 
 from ...base.formatting import microseconds, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..intervals import union
 from ..joins import by_thread, launch_of, launched_in, on_device
 from ..shapes import shapes_of
@@ -98,7 +98,7 @@ class Kernels(Answer):
         what = "kernel" if self.by == "name" else self.by
         names = [group.name for group in self.groups]
         names = [_cut(name) for name in names] if self.by in _WHOLE else _displayed(names)
-        groups = table(
+        groups = self._table(
             f"GPU time by {what}, {len(self.groups)} of {self.distinct} · ms, means and medians µs",
             [
                 what,
@@ -120,8 +120,6 @@ class Kernels(Answer):
                 ]
                 for name, group in zip(names, self.groups, strict=True)
             ],
-            stamp=self.stamp,
-            right=True,
         )
         return [groups]
 
@@ -218,10 +216,6 @@ def _groups(
     return sorted(found, key=lambda group: (-group.total, group.name)), lost
 
 
-def _by_name(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
-    return trace.name[rows], trace.names
-
-
 def _by_step(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     calls = launch_of(trace, rows)
     keys = np.full(len(rows), NONE, np.int64)
@@ -235,14 +229,6 @@ def _by_step(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     present, keys_of = np.unique(keys[keys != NONE], return_inverse=True)
     keys[keys != NONE] = keys_of
     return keys, [f"step {number}" for number in present.tolist()]
-
-
-def _by_annotation(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
-    return _by_innermost(trace, rows, trace.kind == Kind.ANNOTATION)
-
-
-def _by_operator(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
-    return _by_innermost(trace, rows, trace.kind == Kind.OPERATOR)
 
 
 def _by_module(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
@@ -287,11 +273,11 @@ def _starting(trace: Slices, start: str) -> Column:
 
 
 _KEYS: dict[str, Callable[[Slices, Column], tuple[Column, Sequence[str]]]] = {
-    "name": _by_name,
+    "name": lambda trace, rows: (trace.name[rows], trace.names),
     "step": _by_step,
     "phase": _by_phase,
-    "annotation": _by_annotation,
-    "operator": _by_operator,
+    "annotation": lambda trace, rows: _by_innermost(trace, rows, trace.kind == Kind.ANNOTATION),
+    "operator": lambda trace, rows: _by_innermost(trace, rows, trace.kind == Kind.OPERATOR),
     "shape": _by_shape,
     "module": _by_module,
 }

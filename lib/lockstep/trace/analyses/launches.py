@@ -10,7 +10,7 @@ import numpy as np
 
 from ...base.formatting import microseconds, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..device import DeviceTimes, windows
 from ..intervals import Intervals, Times, clip
 from ..joins import launch_of, named, on_device, pieces
@@ -122,7 +122,7 @@ class Launches(Answer):
         return super().__str__()
 
     def _tables(self) -> tuple[Table, Table]:
-        calls = table(
+        calls = self._table(
             "launches · µs: median / 90th percentile / largest",
             [
                 *("rank", "launches", "calls", "kernels or copies", "per call", "host per call"),
@@ -137,10 +137,8 @@ class Launches(Answer):
                 ]
                 for one in self.calls
             ],
-            stamp=self.stamp,
-            right=True,
         )
-        queues = table(
+        queues = self._table(
             "queue of the GPU · depth: median / 90th percentile / largest · ms",
             [
                 *("rank", "length", "queued", "nothing queued", "share", "host-bound", "share"),
@@ -156,8 +154,6 @@ class Launches(Answer):
                 ]
                 for one in self.queues
             ],
-            stamp=self.stamp,
-            right=True,
         )
         return calls, queues
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...base.formatting import in_one_line, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..joins import launched_in, on_device
 from ..shapes import Input, inputs_in, refuse_without_shapes
 from ..slices import NONE, Column, Kind, Slices
@@ -87,7 +87,7 @@ class Rates(Answer):
 
     def _tables(self) -> list[Table]:
         top = self.operators[:_TOP]
-        operators = table(
+        operators = self._table(
             f"what kernels achieve, {len(top)} of {len(self.operators)} operators and shapes · ms",
             ["operator", "shapes", "calls", "time", "TFLOP/s", "FLOP per byte", "GB/s"],
             [
@@ -98,10 +98,8 @@ class Rates(Answer):
                 ]
                 for one in top
             ],
-            stamp=self.stamp,
-            right=True,
         )
-        copies = table(
+        copies = self._table(
             "copies · ms",
             ["copy", "count", "time", "MB", "GB/s", "smallest to largest, bytes"],
             [
@@ -112,8 +110,6 @@ class Rates(Answer):
                 ]
                 for one in self.copies
             ],
-            stamp=self.stamp,
-            right=True,
         )
         return [one for one in (operators, copies) if one.rows] or [operators]
 

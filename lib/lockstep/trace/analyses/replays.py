@@ -25,7 +25,7 @@ _TOP = 15  # rows of a graph's table
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What a graph runs at one place: a kernel, a copy or a memset. Nanoseconds, means of replays.
+    """One place of a graph: a kernel, a copy or a memset. Nanoseconds, means of replays.
 
     name: in full. start: since the replay's first node began. time: of its own. gap: in which the
     GPU idled before it, since all earlier nodes of the replay had ended. longest: its time in that
@@ -93,14 +93,14 @@ class Replays(Answer):
         ]
         columns = ["rank", "replayed in", "replays", "nodes", "length", "busy", "launching call"]
         title = "replays of graphs · lengths: median / least / most · µs"
-        return table(title, columns, rows, stamp=self.stamp, right=True)
+        return self._table(title, columns, rows)
 
     def _inside(self, graph: Graph) -> Table:
         kinds: dict[tuple[str, str], list[Node]] = defaultdict(list)
         for node in graph.nodes:
             kinds[node.name, node.captured_in].append(node)
         most = sorted(kinds.values(), key=lambda nodes: -sum(node.time for node in nodes))[:_TOP]
-        return table(
+        return self._table(
             f"a replay of rank {graph.rank}, {len(most)} of {len(kinds)} kinds of nodes · µs",
             ["node", "captured in", "nodes", "time", "longest one", "idle before them"],
             [
@@ -112,8 +112,6 @@ class Replays(Answer):
                 ]
                 for nodes in most
             ],
-            stamp=self.stamp,
-            right=True,
         )
 
     def _notes(self) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...base.formatting import in_one_line, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ...models.data_sheets import data_sheet
 from ..shapes import torch_dtype
 from ..slices import Slices, TraceError
@@ -70,7 +70,7 @@ class Roofline(Answer):
             for one in top
         ]
         caption = f"roofline, {len(top)} of {len(self.operators)} operators and shapes · ms"
-        return [table(caption, columns, rows, stamp=self.stamp, right=True)]
+        return [self._table(caption, columns, rows)]
 
 
 def roofline(

@@ -7,7 +7,7 @@ from statistics import median_low
 
 from ...base.formatting import milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..slices import NONE, Slices, TraceError
 from ..steps import steps
 from .breakdown import Spent, breakdown
@@ -52,7 +52,7 @@ class Serving(Answer):
     def _tables(self) -> list[Table]:
         heads = ["rank", "phase", "passes", "requests", "tokens", "tokens/s", "median", "length"]
         heads += ["compute", "exposed communication", "exposed copies", "idle", "host-bound"]
-        passes = table(
+        passes = self._table(
             "passes of the server · ms",
             heads,
             [
@@ -68,8 +68,6 @@ class Serving(Answer):
                 ]
                 for one in self.passes
             ],
-            stamp=self.stamp,
-            right=True,
         )
         return [passes]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...base.formatting import microseconds, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..device import DeviceTimes
 from ..intervals import covered
 from ..joins import grouped, launch_of, on_device, pieces
@@ -83,7 +83,7 @@ class Streams(Answer):
 
     def _tables(self) -> tuple[Table, Table]:
         heads = ["rank", "stream", "kernels, copies", "busy", "share", "alone"]
-        streams = table(
+        streams = self._table(
             "streams · ms",
             [*heads, "idle: host-bound", "dependency", "other", "gaps", "longest"],
             [
@@ -97,15 +97,13 @@ class Streams(Answer):
                 ]
                 for one in self.streams
             ],
-            stamp=self.stamp,
-            right=True,
         )
         top = [
             one
             for kind in _KINDS
             for one in [found for found in self.outliers if found.kind == kind][:_TOP]
         ]
-        outliers = table(
+        outliers = self._table(
             f"what stands out, {len(top)} of {len(self.outliers)} · ms, worst µs",
             ["rank", "what", "name", "count", "of", "time", "worst"],
             [
@@ -115,8 +113,6 @@ class Streams(Answer):
                 ]
                 for one in top
             ],
-            stamp=self.stamp,
-            right=True,
         )
         return streams, outliers
 

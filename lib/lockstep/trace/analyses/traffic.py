@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...base.formatting import in_one_line, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..slices import NONE, Column, Slices, TraceError
 from .collectives import Collectives
 from .wording import Answer
@@ -72,7 +72,7 @@ class Traffic(Answer):
     stamp: Provenance
 
     def _tables(self) -> list[Table]:
-        reaches = table(
+        reaches = self._table(
             "collectives by the hosts of their groups · ms, summed over ranks",
             ["group lies on", "operation", "times", "time", "waited", "share", "MB", "bus GB/s"],
             [
@@ -84,11 +84,9 @@ class Traffic(Answer):
                 ]
                 for one in self.reaches
             ],
-            stamp=self.stamp,
-            right=True,
         )
         heads = ["group", "times", "MB", "kept", "to its host", "to other hosts"]
-        exchanges = table(
+        exchanges = self._table(
             "all-to-alls · imbalance: the largest of the ranks over their mean",
             [*heads, "sent", "received", "worst one", "most goes to rank"],
             [
@@ -100,8 +98,6 @@ class Traffic(Answer):
                 ]
                 for one in self.exchanges
             ],
-            stamp=self.stamp,
-            right=True,
         )
         return [reaches, exchanges] if self.exchanges else [reaches]
 

@@ -209,7 +209,7 @@ def _tree(trace: Slices, rank: int, number: int | None) -> _Tree:
         own = [step for step in own if step.number == number]
         if not own:
             raise TraceError(f"rank {rank} has no step {number}")
-    names = [_named(name) for name in trace.names]
+    names = [(_NUMBER if one.startswith(_MODULE) else _HASH).sub("", one) for one in trace.names]
     launched = np.zeros(len(trace), np.int64)  # nanoseconds, by the call's row
     rows = on_device(trace)
     calls = launch_of(trace, rows)
@@ -219,18 +219,11 @@ def _tree(trace: Slices, rank: int, number: int | None) -> _Tree:
         threads = list(_threads(trace, step, names, launched))
         alike[tuple(thread.sign() for thread in threads)].append(threads)
     most: list[list[_Node]] = max(alike.values(), key=len, default=[[]])
-    for nodes in zip(*(_all(threads) for threads in most), strict=True):
+    every = ((node for thread in threads for node in thread.all()) for threads in most)
+    for nodes in zip(*every, strict=True):
         nodes[0].cpu = sum(node.cpu for node in nodes) / len(nodes)
         nodes[0].gpu = sum(node.gpu for node in nodes) / len(nodes)
     return _Tree(most[0], len(most))
-
-
-def _all(threads: Sequence[_Node]) -> Iterator[_Node]:
-    return (node for thread in threads for node in thread.all())
-
-
-def _named(name: str) -> str:
-    return (_NUMBER if name.startswith(_MODULE) else _HASH).sub("", name)
 
 
 def _threads(

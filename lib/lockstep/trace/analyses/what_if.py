@@ -28,7 +28,7 @@ import numpy as np
 
 from ...base.formatting import counted, milliseconds, percent
 from ...base.provenance import Provenance
-from ...figures.table import Table, table
+from ...figures.table import Table
 from ..joins import (
     by_end,
     computes_on_host,
@@ -64,7 +64,7 @@ _NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What one change saves, in nanoseconds of the whole recording.
+    """The gain by one change, in nanoseconds of the whole recording.
 
     change: in words. removed: what is taken out of all ranks together, of work or of waiting for a
     rank. least, most: see the module's text; 0 ≤ least ≤ most ≤ removed.
@@ -78,7 +78,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class WhatIf(Answer):
-    """What each change gains, the most first.
+    """The gain by each change, the most first.
 
     length: nanoseconds from the replay's first moment to its last, as measured. steps: of a rank.
     """
@@ -100,7 +100,7 @@ class WhatIf(Answer):
             for one in self.gains
         ]
         caption = f"what changes would gain of {of} · ms"
-        return [table(caption, columns, rows, stamp=self.stamp, right=True)]
+        return [self._table(caption, columns, rows)]
 
 
 def what_if(trace: Slices, *kernels: str, times: int = 2) -> WhatIf:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...base.formatting import in_one_line, printable
-from ...figures.table import Table
+from ...base.provenance import Provenance
+from ...figures.table import Table, table
 
 _WIDTH = 72
 _NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
@@ -16,6 +17,14 @@ _NAMESPACES = re.compile(r"\(anonymous namespace\)::|\b[A-Za-z_]\w*::")
 
 class Answer:
     """Tables of one stamp, which stands once, below the last, between sentences."""
+
+    stamp: Provenance
+
+    def _table(
+        self, caption: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> Table:
+        """Return a table with the answer's stamp; all columns but the first hold numbers."""
+        return table(caption, columns, rows, stamp=self.stamp, right=True)
 
     def _tables(self) -> Sequence[Table]:
         raise NotImplementedError

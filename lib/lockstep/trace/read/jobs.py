@@ -35,7 +35,7 @@ class Job(Protocol):
     def stamp(self) -> Provenance: ...
 
 
-def of(job: Job) -> Slices:
+def slices_of(job: Job) -> Slices:
     """Return what a job did, on its host's clock.
 
     From the profiles of its ranks if it ran with `trace`, with the groups, sizes and peers of its
@@ -92,7 +92,7 @@ def _ended(slices: list[Slice]) -> list[Slice]:
 
 
 def _family(call: Call) -> str:
-    """What gloo's slices, and our Collective, call an operation of the call record."""
+    """Return what gloo's slices, and our Collective, call an operation of the record."""
     return kinds.operation(call.operation) or call.operation
 
 

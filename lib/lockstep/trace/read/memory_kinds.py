@@ -146,7 +146,7 @@ def _in_torch(file: str) -> str:
 
 
 def _of(at: int, file: str, name: str) -> _Origin | None:
-    """What the frame `at` so many calls from the innermost tells."""
+    """Return what the frame tells that is `at` so many calls from the innermost."""
     if not file:
         return None
     if file.startswith("optim/"):

@@ -299,7 +299,7 @@ def _device(traces: Sequence[Any], device: int | None, name: str) -> int:
 
 @dataclass
 class _Replay:
-    """What is allocated, and freed but waited for, by address; all that was allocated so far."""
+    """Holds what is allocated, or freed but waited for, by address; and all allocated so far."""
 
     alive: dict[int, Allocated]
     waiting: dict[int, Allocated]

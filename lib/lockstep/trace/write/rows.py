@@ -21,7 +21,7 @@ Row = dict[str, Any]
 def rows_of(
     trace: Trace, skip: int = 0, more: bool = False
 ) -> tuple[dict[str, list[Row]], dict[str, str]]:
-    """({question: its rows}, {question: why it has no answer}); more: see `summary.of`.
+    """({question: its rows}, {question: why it has no answer}); more: see `summary.summarise`.
 
     Rows are flat; times are nanoseconds, sizes bytes, bandwidths bytes per nanosecond; what is
     unknown is None, or −1 where the answer itself says so.

@@ -16,7 +16,7 @@ from ...slices import COLUMNS, NONE, Lane, Numbering, Slices
 from .cache import open_store
 from .file import SAVED, File
 from .files import Paths, find
-from .later import Later
+from .rank_files import RankFiles
 from .ranks import check_job, ranks_of
 from .runs import folders_in, together
 from .workers import Found, read_all
@@ -94,13 +94,16 @@ def _slices(found: list[Found], stamp: Provenance | None, notes: list[str]) -> S
     for rank, file in files.items():
         notes += [f"rank {rank} ({file.about['file']}): {note}" for note in file.notes]
     notes += _evidence(list(files.values()))
-    about = {rank: _without_rank(file.about) for rank, file in files.items()}
+    about = {
+        rank: {key: value for key, value in file.about.items() if key != "rank"}
+        for rank, file in files.items()
+    }
     return Slices(
         **_merge(files),
         stamp=stamp or _stamp(list(about.values())),
         notes=[printable(note) for note in notes],
         about=about,
-        files=Later({rank: (one.path, one.state) for rank, one in of_rank.items()}),
+        files=RankFiles({rank: (one.path, one.state) for rank, one in of_rank.items()}),
     )
 
 
@@ -126,10 +129,6 @@ def _merge(files: dict[int, File]) -> dict[str, Any]:
         lanes += [replace(lane, rank=rank) for lane in file.lanes]
         begin = end
     return {"columns": columns, "lanes": lanes, "names": list(names), "known": list(known)}
-
-
-def _without_rank(about: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in about.items() if key != "rank"}
 
 
 def _evidence(files: list[File]) -> list[str]:

@@ -15,7 +15,7 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 }
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """`repr(value)`, of which 4,000 characters are kept."""
     text = ""
     try:

@@ -1,4 +1,4 @@
-// Dials, and what a model says for them. All numbers come from Python.
+// Sliders, and what a model says for them. All numbers come from Python.
 
 import { make, makeChoice, makeRoot, svg } from "./nodes.js";
 import { BUSY, connect, foldStill, hasRoom, onWidth, roomIn } from "./widget.js";
@@ -9,7 +9,7 @@ let count = 0; // names within a page are told apart by it
 
 // What a model says of one choice: a sentence, lanes and a chart.
 function makeView() {
-  const name = `lockstep-dials-${count++}`;
+  const name = `lockstep-sliders-${count++}`;
   const said = make("div", { className: "ls-said", role: "status" });
   const lanes = svg("svg", { role: "img" });
   const chart = svg("svg", { role: "img" });
@@ -49,12 +49,12 @@ function render({ model, el }) {
 
   const title = make("div", { className: "ls-title" });
   const choices = make("div", { className: "ls-bar" });
-  const dials = make("div", { className: "ls-dials" });
+  const sliders = make("div", { className: "ls-sliders" });
   const problem = make("div", { role: "status" });
   const stage = make("div", { className: "ls-beside" });
   const foot = make("div", { className: "ls-foot" });
   foot.style.whiteSpace = "pre-line";
-  root.append(...[title, choices, dials, problem, stage, foot]);
+  root.append(...[title, choices, sliders, problem, stage, foot]);
   el.append(root);
 
   function ask(change) {
@@ -62,7 +62,7 @@ function render({ model, el }) {
     kernel.ask(asked);
   }
 
-  function makeDial({ name, label, texts }) {
+  function makeSlider({ name, label, texts }) {
     const output = make("output");
     const range = make("input", { type: "range", min: 0, max: texts.length - 1, step: 1 });
     const show = () => {
@@ -79,10 +79,10 @@ function render({ model, el }) {
     return make("label", {}, make("span", { textContent: label }), range, output);
   }
 
-  // The nodes stay, so that a dial keeps the focus and the pointer that turns it.
+  // The nodes stay, so that a slider keeps the focus and the pointer that turns it.
   function build() {
     title.textContent = now.title;
-    dials.replaceChildren(...now.dials.map(makeDial));
+    sliders.replaceChildren(...now.sliders.map(makeSlider));
     choices.hidden = !now.choices.length;
     choices.replaceChildren(
       ...now.choices.map((one) =>

@@ -16,7 +16,7 @@ from .files import State, state_of
 from .text import Text
 
 
-class Later:
+class RankFiles:
     """The files of ranks, as they were when they were read: see `slices.Files`."""
 
     def __init__(self, of_rank: Mapping[int, tuple[Path, State]]):

@@ -15,27 +15,27 @@ _ASKS = re.compile(r"^(prediction|guess)\s*=", re.MULTILINE)
 _ANSWERS = re.compile(r"\bcompare\(\s*(?:predicted=)?(prediction)\b|\bguess=(guess)\b")
 _FARTHEST = 6  # cells between a question and its answer
 # All other outputs of the cell, but errors. Where nothing else is shown, there is nothing to hide.
-# A page that does not trust the notebook takes no style from it, and so shows no veil either.
+# A page that does not trust the notebook takes no style from it, and so hides nothing either.
 _STYLE = """<style>
-.lockstep-veil { display: block !important }
-.jp-OutputArea:has(.lockstep-veil:not([open])) > .jp-OutputArea-child\
-:not(:has(.lockstep-veil, [data-mime-type="application/vnd.jupyter.stderr"])) { display: none }
-.jp-OutputArea:not(:has(> .jp-OutputArea-child ~ .jp-OutputArea-child)) .lockstep-veil {
+.lockstep-spoiler { display: block !important }
+.jp-OutputArea:has(.lockstep-spoiler:not([open])) > .jp-OutputArea-child\
+:not(:has(.lockstep-spoiler, [data-mime-type="application/vnd.jupyter.stderr"])) { display: none }
+.jp-OutputArea:not(:has(> .jp-OutputArea-child ~ .jp-OutputArea-child)) .lockstep-spoiler {
     display: none !important
 }
-.lockstep-veil > summary { cursor: pointer }
+.lockstep-spoiler > summary { cursor: pointer }
 </style>"""
 
 
 # Who goes on without has done so after the page was loaded anew, too. It comes after the fold.
 _KEPT = """<script>{{
-    const veil = document.currentScript.previousElementSibling;
-    veil.open = "{key}" in localStorage;
-    veil.ontoggle = () => localStorage[veil.open ? "setItem" : "removeItem"]("{key}", "");
+    const spoiler = document.currentScript.previousElementSibling;
+    spoiler.open = "{key}" in localStorage;
+    spoiler.ontoggle = () => localStorage[spoiler.open ? "setItem" : "removeItem"]("{key}", "");
 }}</script>"""
 
 
-class Veil:
+class Spoiler:
     """Hides what cells show between a question and its answer, while the question has none.
 
     It goes by names: a cell that sets `prediction` or `guess` to None asks, and the next cell that
@@ -56,10 +56,9 @@ class Veil:
             return
         said = f"Your {unsaid[0]} first: write it above, as {unsaid[0]} = …, and run both cells."
         summary = f"<summary>{said} Or go on without.</summary>"
-        fold = (
-            f'<details class="lockstep-veil" style="display:none">{summary}What came out:</details>'
-        )
-        kept = _KEPT.format(key=f"lockstep-veil-{secrets.token_hex(8)}")
+        hidden = 'class="lockstep-spoiler" style="display:none"'
+        fold = f"<details {hidden}>{summary}What came out:</details>"
+        kept = _KEPT.format(key=f"lockstep-spoiler-{secrets.token_hex(8)}")
         display({"text/plain": said, "text/html": _STYLE + fold + kept}, raw=True)
 
     def after(self, result: Any) -> None:
@@ -83,7 +82,7 @@ def _answered(code: str) -> list[str]:
 
 def watch(shell: Any) -> None:
     """Hide answers in this notebook from now on."""
-    if in_notebook() and not hasattr(shell, "lockstep_veil"):
-        shell.lockstep_veil = veil = Veil(shell)
-        shell.events.register("pre_run_cell", veil.before)
-        shell.events.register("post_run_cell", veil.after)
+    if in_notebook() and not hasattr(shell, "lockstep_spoiler"):
+        shell.lockstep_spoiler = spoiler = Spoiler(shell)
+        shell.events.register("pre_run_cell", spoiler.before)
+        shell.events.register("post_run_cell", spoiler.after)
