@@ -229,9 +229,9 @@ def test_kernels_take_what_they_were_recorded_to_take() -> None:
 def test_drawn_programs_take_what_they_were_recorded_to_take(
     half: str, middle: float, worst: float, middle_by_host: float
 ) -> None:
-    """Nothing was fitted on the kept half nor on the later ones, which were recorded when the model
-    was done. What the host takes differs from one minute to the next by more than what is asked here
-    of the median."""
+    """Nothing was fitted on the kept half, nor on the later ones, recorded when the model was done.
+    What the host takes differs from one minute to the next by more than what is asked here of the
+    median."""
     rows = compared(half)
     by_device, by_host = ([abs(row[3]) for row in rows if row[4] == host] for host in (False, True))
     assert len(by_device) > 50 and len(by_host) > 40

@@ -1800,18 +1800,20 @@ lockstep.table(title, columns, rows, stamp=decode_run.stamp)
 # and by PyTorch's again. Times are taken out of what rank 0 printed:
 
 # %% id="published"
+from operator import ne
+
 launchers = ["torchrun", "lockstep", "torchrun again"]
 for name in ("nanogpt", "gpt-fast"):
     program = lockstep.recorded(f"launch/unchanged-{name}-h200-x2.json")
     first, *others = (program.content[who]["lines"] for who in launchers)
-    unlike = [sum(a != b for a, b in zip(first, lines, strict=True)) for lines in others]
+    unlike = [sum(map(ne, first, lines)) for lines in others]
     rows = [
         (who, count, "yes" if program.content[who]["ended"] else "no")
         for who, count in zip(launchers, ["", *unlike], strict=True)
     ]
     title = f"{name}: {len(first)} lines of rank 0"
     columns = ["run by", "lines unlike the first run's", "ended by itself"]
-    lockstep.table(title, columns, rows, stamp=program.stamp)
+    display(lockstep.table(title, columns, rows, stamp=program.stamp))
 
 # %% [markdown] id="published-explained"
 # nanoGPT's losses differ in their last digit, between two runs by one launcher as much as between two launchers. gpt-fast
