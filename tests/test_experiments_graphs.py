@@ -23,7 +23,10 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(("second", "same"), [("'end'", True), ("os.getpid()", False)])
+@pytest.mark.parametrize(
+    ("second", "same"),
+    [("'end'", True), pytest.param("os.getpid()", False, marks=pytest.mark.long)],
+)
 def test_a_program_of_others_is_compared_line_by_line(
     tmp_path: Path, second: str, same: bool
 ) -> None:

@@ -222,8 +222,8 @@ def test_kernels_take_what_they_were_recorded_to_take() -> None:
     ("half", "middle", "worst", "middle_by_host"),
     [
         pytest.param("fitted", 0.05, 0.25, 0.15, marks=pytest.mark.long),
-        ("kept", 0.05, 0.25, 0.15),
-        pytest.param("later", 0.06, 0.65, 0.25, marks=pytest.mark.long),
+        pytest.param("kept", 0.05, 0.25, 0.15, marks=pytest.mark.long),
+        ("later", 0.06, 0.65, 0.25),
     ],
 )
 def test_drawn_programs_take_what_they_were_recorded_to_take(
