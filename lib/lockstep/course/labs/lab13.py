@@ -41,15 +41,15 @@ def _entry(seq: int, op: str, nbytes: int, line: str, completed: bool) -> dict[s
 def _hang(
     draw: random.Random, how: str, ranks: int, culprit: int, at: int, ahead: int
 ) -> dict[int, list[dict[str, Any]]]:
-    """The last entries of ranks that hang in call `at`; all but the culprit have called as many
-    more as `ahead` says, at most."""
+    """The last entries of ranks that hang in call `at`; all but the culprit and one other, which
+    has completed one less, have called as many more as `ahead` says, at most."""
     ops = [draw.choice(("all_reduce", "all_gather", "reduce_scatter")) for _ in range(at + ahead)]
     sizes = [4 * draw.randint(1, 1 << 20) for _ in ops]
     lines = [f"train.py:{draw.randint(10, 99)}" for _ in ops]
     dumps = {}
     other = (culprit + 1) % ranks
     for rank in range(ranks):
-        more = draw.randint(0, ahead) if rank else ahead
+        more = 0 if rank == other else draw.randint(min(1, ahead), ahead)
         entries = []
         for seq in range(1, at + more + 1):
             op, size, line = ops[seq - 1], sizes[seq - 1], lines[seq - 1]
@@ -67,7 +67,7 @@ def _hang(
                     ][seq - at]
             elif rank == other and seq in (at - 1, at):
                 line = f"train.py:{100 + seq}"  # as after `if rank == 0:`
-            entries.append(_entry(seq, op, size, line, seq < at - draw.randint(0, 1)))
+            entries.append(_entry(seq, op, size, line, seq < at - (rank == other)))
         dumps[rank] = entries[-_ENTRIES - draw.randint(0, 1) * (rank == culprit) :]
     return dumps
 
