@@ -647,6 +647,8 @@ def _agreed(answer: Any, role: str, punctual: Sequence[int], patience: float, lo
         raise (AllItsPatience if all_come else PatienceAgain)(
             f"{slowest:.1f} s, with {patience:g} s of patience"
         )
+    if end == str([*punctual]) and slowest < 0.8 * patience and not all_come and not free:
+        end += ", too soon"
     noted = {"role": role, "told": " and ".join(told)}
     if free and len(told) == 1 and isinstance(end, str):
         end = "the same list"
@@ -757,10 +759,12 @@ def _its_own_list(run: Run, rank: int) -> Any:
 
 
 def _too_few(run: Run, rank: int) -> Any:
-    """One that came in time is missing, and nobody else is there."""
+    """One that came in time is missing, and nobody else is there; or nobody waited for any."""
     there = {one for one in run.ranks if run.trial.roles[one] in ("there", "last")}
     listed = {*_listed(run, rank)}
-    return listed < there and {"missing": sorted(there - listed)}
+    if listed < there:
+        return {"why": f"{sorted(there - listed)} came in time"}
+    return str(run.got(rank)).endswith("too soon") and {"why": "no rank waited all its patience"}
 
 
 def _counts_the_dead(run: Run, rank: int) -> Any:
