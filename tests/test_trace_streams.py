@@ -99,6 +99,12 @@ def test_what_stands_out():
     assert sum(count for (kind, _), (count, *_) in strict.items() if kind == "late start") == 2
 
 
+def test_the_worst_of_those_that_are_shorter_than_their_launches_is_the_shortest():
+    some = [*(call(0, 10, 1), ran(20, 4, 1)), *(call(30, 10, 2), ran(50, 8, 2))]
+    found = outliers(Trace.from_slices(some).streams())
+    assert found["shorter than its launch", "gemm"] == (2, 2, 12 * US, 4 * US)
+
+
 def test_limits_below_zero_and_traces_without_a_gpu():
     with pytest.raises(TraceError, match="0 ns or more"):
         Trace.from_slices([ran(0, 1)]).streams(short=-1)
