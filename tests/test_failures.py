@@ -83,7 +83,9 @@ def test_exception_that_cannot_be_printed_is_named(run):
 
 
 def test_closed_connections_are_consequences(run):
-    reply = run(cell("if rank == 1:\n    os._exit(7)\ndist.all_reduce(x)"))
+    # Behind the barrier all are connected, so that who waits for rank 1 hears of its end at once.
+    body = "dist.barrier()\nif rank == 1:\n    os._exit(7)\ndist.all_reduce(x)"
+    reply = run(cell(body))
     assert reply.error.splitlines()[1].startswith("rank 1: exited by os._exit(7)")
     assert ": lost the connection to the failed rank, as a consequence" in reply.error
     assert "losed by peer" not in reply.error
