@@ -629,7 +629,8 @@ WRONG_IN_CELLS = r"""() => {
 }"""
 
 # A click lands on what lies on top there. What is inside of a hint comes after it in the list, and
-# so is seen when it is its turn.
+# so is seen when it is its turn. A widget that was under a cover is drawn once it is seen, and then
+# folds the picture below it, which may be opened only afterwards.
 OPEN_HINTS = r"""async () => {
     const length = node => node.innerText.replace(/\s+/g, '').length;
     const hints = [...document.querySelectorAll('.jp-OutputArea-output details')];
@@ -640,6 +641,12 @@ OPEN_HINTS = r"""async () => {
         summary.scrollIntoView({block: 'center', behavior: 'instant'});
         if (getComputedStyle(hint).display === 'none') continue; // a cover over nothing
         all++;
+        const above = hint.closest('.jp-OutputArea-child').previousElementSibling;
+        const widget = above?.querySelector('.jp-OutputArea-output:not([data-mime-type])');
+        const limit = performance.now() + 10_000;
+        while (widget && hint.matches('.lockstep-still:not([data-plays])')
+               && performance.now() < limit)
+            await new Promise(then => setTimeout(then, 20));
         if (!hint.open) {
             const {left, top, width, height} = summary.getBoundingClientRect();
             const target = document.elementFromPoint(left + width / 2, top + height / 2);

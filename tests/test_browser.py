@@ -424,6 +424,8 @@ FINE = {
     "passed": "from lockstep.course import exercises\n"
     "exercises.CheckOutcome('mine', 'PASS', note='so be it')",
     "nothing": "None",
+    "asks": "%load_ext lockstep\nprediction = None",
+    "covered": CHART,
 }
 WIDGET = "{'model_id': 'gone', 'version_major': 2, 'version_minor': 0}"
 BROKEN = {  # by id: code, what is said of it
@@ -510,7 +512,7 @@ def test_nothing_is_said_of_what_is_fine(browser: Browser, tree: Path) -> None:
     cells = {"first": SHOW, "where": WHERE} | FINE
     with browser.open(write(tree, "fine.ipynb", cells)) as page:
         page.run_all()
-        assert page.open_hints() == 3
+        assert page.open_hints() == 5  # the last two: a cover, and a still under it
         assert page.problems() == []
         assert " ".join(page.shown("passed").split()).endswith(" ✓ PASS · mine so be it")
         executable, data = page.shown("where").split()
