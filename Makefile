@@ -21,7 +21,7 @@ export TORCH
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools labs test check test-browser test-slurm test-hub test-long test-gpu lint format bench endings judge notebooks texts doctor lock clean
+.PHONY: help setup tools labs test test-more check test-browser test-slurm test-hub test-long test-gpu lint format bench endings judge notebooks texts doctor lock clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -37,9 +37,13 @@ labs: setup  ## copy the labs to my-lockstep/ once (DIR=...: elsewhere), and ope
 
 # WORKERS tests at a time, two more than a small machine has cores: most wait for ranks, which they
 # start themselves.
-test: lint  ## check style and types, then run every test but the long ones
+test: lint  ## check style and types, then test the course and the package: 14 minutes on 2 cores
 	$(BIN)/python tests/browser.py
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
+
+test-more: tools  ## test whole systems: JupyterLab in a browser, reports, several nodes, recorders
+	$(BIN)/python tests/browser.py
+	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder -m "more and not long"
 
 # No test runs after 80 s: what the last ones used has to end, too.
 check: tools  ## check style and types, then run the tests that your change touches, for 90 s at most
@@ -74,10 +78,11 @@ format: tools  ## put the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: tools  ## time launching, reading traces and drawing them, beside other tools: data/COSTS.md
+bench: tools  ## time launching, traces, timelines and reports, beside other tools: data/COSTS.md
 	$(BIN)/python tests/bench/launch.py --json data/costs/launch.json
 	$(BIN)/python tests/bench/trace.py --json data/costs/trace.json
 	$(BIN)/python tests/bench/timeline.py --json data/costs/timeline.json
+	$(BIN)/python tests/bench/grading.py --learners 2 --json data/costs/grading.json
 	$(BIN)/python tests/bench/costs.py
 
 endings: tools  ## run programs that end in many ways, many times, here and under torchrun

@@ -19,6 +19,13 @@ FIRST = (
     "test_failures",
     "test_families",
 )
+# Whole systems around the course, for `make test-more`; besides them tests marked so.
+MORE = (
+    *("axe", "bench", "browser", "elastic", "kills", "nodes", "report", "sandbox", "screenshots"),
+    *("touched", "trace_perfetto"),
+    *(f"experiments_{name}" for name in ("data_parallel", "faults", "foreign", "graphs")),
+    "experiments_tensor_parallel",
+)
 # Of these each worker takes one test at a time; of others all of a file, for what they share.
 APART = ("test_notebooks", "test_labs")
 
@@ -33,6 +40,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem.removeprefix("test_") in MORE:
+            item.add_marker("more")
     if config.args_source is not config.ArgsSource.ARGS:
         items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
 

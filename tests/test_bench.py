@@ -21,6 +21,7 @@ ROOT = TESTS.parent
 
 # What is typed after `python tests/`, at the checkout's root, and what its output has.
 RUNS = {
+    "bench/grading.py --learners 1 --labs 1 --without-walls": "^1 notebooks of 1 labs, ",
     "endings.py --only sys.exit(0) --form cell --warm 1 --elastic 0 --torchrun 0": r"warm +1 +0",
     "mutants.py streams --sample 1 --own": r"streams: 0 of 1 mutants survive",
     "painted.py data/traces/slow-rank/rank0.json.gz": "^exact ",

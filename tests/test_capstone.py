@@ -162,6 +162,7 @@ def test_a_change_counts_where_steps_are_shorter_beyond_noise(tmp_path: Path) ->
     "change",
     ["wrong", *(pytest.param(one, marks=pytest.mark.long) for one in ("faster", "slower"))],
 )
+@pytest.mark.more
 def test_the_labs_workflow_for_github_actions(tmp_path: Path, change: str) -> None:
     slow, mended = (
         capstone.with_faults(["experts one after the other"]),

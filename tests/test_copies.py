@@ -321,6 +321,7 @@ def unread(*arguments: str, **options) -> subprocess.CompletedProcess[str]:
 # What is handed out
 
 
+@pytest.mark.more
 def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
     """Built from a copy of what is tracked; a second wheel, out of the archive, is the same."""
     tree = tmp_path / "tree"
@@ -387,6 +388,7 @@ def test_a_wheel_and_a_source_archive_hold_the_course(tmp_path: Path) -> None:
 
 # Not beside the other tests of the browser: two at once disturb each other.
 @pytest.mark.timeout(300)
+@pytest.mark.more
 def test_the_address_that_is_printed_opens_lab_00_asks_nothing_and_saving_it_is_no_work(
     course: Path, tmp_path: Path
 ) -> None:

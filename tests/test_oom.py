@@ -90,6 +90,7 @@ _PROGRAM = """
 
 
 @pytest.mark.skipif(bool(why_no_group()), reason=why_no_group())
+@pytest.mark.more
 def test_who_was_killed_for_memory_is_named_and_who_was_not_is_not(group, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(_PROGRAM))

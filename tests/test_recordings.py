@@ -205,6 +205,7 @@ def test_what_was_found_before_a_stop_is_kept(tmp_path):
     assert entry["file"] == "parts.json"
 
 
+@pytest.mark.more
 def test_the_command_records_and_notes_down_where_and_how(tmp_path, without_jupyter):
     folder = tmp_path / "somebody" / "data"
     (folder / "launch").mkdir(parents=True)

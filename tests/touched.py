@@ -178,7 +178,8 @@ def main(root: Path, until: float, workers: int) -> int:
     first, later = [*wanted][:MOST_FILES], [*wanted][MOST_FILES:]
     os.environ["CHECK_UNTIL"] = str(until)
     in_order = ["--no-loadscope-reorder", "-n", str(workers)]
-    options = ["-q", "-r", "fE", "-p", "time_over", *in_order]
+    quick = ["-m", "not (long or gpu or slurm or hub)"]
+    options = ["-q", "-r", "fE", "-p", "time_over", *quick, *in_order]
     status = pytest.main([*options, *first]) if first else 0
     print(f"touched, but left to make test as others are nearer: {', '.join(later) or 'none'}")
     print("left to make test, as nothing touches it: the rest")

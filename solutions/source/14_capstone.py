@@ -678,16 +678,19 @@ mended
 
 # %% [markdown] id="on-gpus-text"
 # The same programs in their large size were run by turns on two real H200s. There the host, and not the links, is what a
-# step waits for, so times scatter, and the bounds are far away; what can be hidden is much less than a step.
+# step waits for, so times scatter, and the bounds are far away; what can be hidden is much less than a step. The lower
+# rows are the mended program with one fault each, run once: one of them stands out of the scatter of the mended one's own
+# times. The others cost something on virtual GPUs, whose host is quick; here, where the host is late anyway, one run does
+# not tell that from scatter.
 
 # %% id="on-gpus"
 recording = lockstep.recorded("capstone/h200-x2.json")
 ways = ["step", "least", "bound"]
+programs = [one for turn in recording.content["turns"] for one in turn.items()]
 rows = []
-for turn in recording.content["turns"]:
-    for name, one in turn.items():
-        times = [f"{one[way]:.1f}" for way in ways]
-        rows.append([name, *times, f"{100 * one['achieved']:.0f} %"])
+for name, one in [*programs, *recording.content["faults"].items()]:
+    times = [f"{one[way]:.1f}" for way in ways]
+    rows.append([name, *times, f"{100 * one['achieved']:.0f} %"])
 titles = ["program", "step, ms", "by dependencies", "by products, links"]
 titles += ["hidden, of what can be"]
 lockstep.table("Two H200s, by turns", titles, rows, stamp=recording.stamp)

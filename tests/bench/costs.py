@@ -158,6 +158,14 @@ def drawing(found: Found) -> str:
     return "\n".join(lines)
 
 
+def grading(found: Found) -> str:
+    whole, each = found["rows"]
+    return (
+        f"On {where(found)}: `lockstep report` judges {whole['name'].partition(',')[0]} in "
+        f"{said(whole)}; {said(each)} of CPU time a notebook."
+    )
+
+
 # ── What `python -m experiments` wrote ───────────────────────────────────────────────────────
 
 
@@ -256,6 +264,7 @@ BLOCKS: dict[str, Callable[[Found], str]] = {
     "recording/cpu-x4.json": recording,
     "recording/h100-80gb-hbm3-x2.json": recording,
     "recording/h200-x2.json": recording,
+    "costs/grading.json": grading,
     "costs/launch.json": launching,
     "costs/trace.json": reading,
     "costs/timeline.json": drawing,

@@ -82,13 +82,15 @@ def main() -> int:
         judged = json.loads((Path(kept) / "out" / "report.json").read_text())["notebooks"]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     count = asked.learners * len(labs)
-    what = f"{asked.learners} learners, {len(labs)} labs, {cores} cores"
-    found.row(f"{what}: until all is judged", "s", [seconds])
-    found.row(f"{what}: CPU time of a notebook", "s", [(used.ru_utime + used.ru_stime) / count])
+    of = f"{count} notebooks of {len(labs)} labs"
+    found.row(f"{of}, {cores} cores: until all are judged", "s", [seconds])
+    found.row("CPU time of a notebook", "s", [(used.ru_utime + used.ru_stime) / count])
     if code or len(judged) != count:
         found.errors.append(f"exit code {code}, {len(judged)} of {count} notebooks judged")
     if (asked.learners, len(labs)) == (30, 10):
-        found.goal("30 learners of 10 labs within 20 min", f"{seconds / 60:.1f} min", seconds <= GOAL)
+        found.goal(
+            "30 learners of 10 labs within 20 min", f"{seconds / 60:.1f} min", seconds <= GOAL
+        )
     print(found)
     if asked.json:
         found.write(asked.json, circumstances(load))
