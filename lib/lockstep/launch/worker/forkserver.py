@@ -58,6 +58,7 @@ PRELOADED = (
     "torch.distributed.pipelining",
     "torch.distributed.device_mesh",
     "torch.profiler",
+    "lockstep.virtual.switch",  # ranks of many labs import it
 )
 _CUDA_NOT_INITIALIZED = 3
 _DONT_NEED, _COLLAPSE = 4, 25  # MADV_DONTNEED, MADV_COLLAPSE
