@@ -36,7 +36,13 @@ def shown(notebook) -> dict[str, str]:
     return {c.id: "some" * bool(text(c)) if "varies" in tags(c) else text(c) for c in cells}
 
 
-@pytest.mark.parametrize("name", names)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.more] if name.endswith("_further") else [])
+        for name in names
+    ],
+)
 def test_a_solution_shows_what_is_published(name, tmp_path):
     path = ROOT / "solutions" / f"{name}.ipynb"
     done = executed(path, tmp_path)
