@@ -878,7 +878,7 @@ rows, model_kB = [], 8 * 240 * 240 * 4 / 1000
 for way, calls in calls_of.items():
     short = ["G" if c.operation[0] == "a" else "S" for c in calls]
     sent = f"{kilobytes_sent(calls, NPROC):,.0f}"
-    peak = f"{fsdp_job[0][way] / 1e6:.1f}"
+    peak = f"{fsdp_job[0][way] / 1e6:.0f}"
     rows.append([way, "".join(short), sent, peak])
 columns = ["gathered", "calls (G: all-gather, S: reduce-scatter)"]
 columns += ["kB sent a rank", "MB alive at most"]
