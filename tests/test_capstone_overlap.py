@@ -229,6 +229,7 @@ def test_what_real_gpus_could_hide_lies_between_what_chains_and_free_ones_could(
     chain, found, free = (overlap(trace, one) for one in (chained, needs, nothing))
     # Products last so long that they could hide all that is sent: in such a step all is computing.
     assert chain.hideable == 0 <= found.hidden < found.hideable == free.hideable
+    assert chain.hidden == found.hidden == free.hidden  # it is what was, whoever needs whom
     assert free.least == found.least < chain.least
     # With quicker kernels it matters who needs whom.
     device = [replace(one, duration=one.duration // (1 + 39 * (one.kind == Kind.COMPUTE)))
