@@ -193,6 +193,22 @@ def test_the_record_says_who_was_waited_for():
         assert [call.waited for call in calls] == [True, False, True, True, True, False, True, True]
 
 
+def _keep_the_handle():
+    everybody: Any = dist.group.WORLD
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    never, later = (everybody.allreduce([torch.ones(1)], options) for _ in range(2))
+    dist.barrier()
+    later.wait()
+    return never.is_success()
+
+
+def test_who_calls_a_group_by_itself_may_leave_the_handle_of_a_synchronous_call():
+    job = lockstep.torchrun(_keep_the_handle, nproc_per_node=2, backend="gloo", show=False)
+    for calls in job.calls:
+        assert [call.waited for call in calls] == [False, True, True]
+
+
 def _batch_or_not():
     x, other = torch.zeros(2), 1 - dist.get_rank()
     both = [dist.P2POp(dist.isend, x[:1], other), dist.P2POp(dist.irecv, x[1:], other)]

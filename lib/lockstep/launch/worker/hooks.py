@@ -42,7 +42,7 @@ from types import CodeType, FrameType
 from typing import Any
 from weakref import ref
 
-from ...calls.record import ANY_SOURCE, NOBODY, POINT_TO_POINT, SAME_SIZE, Group
+from ...calls.record import ANY_SOURCE, NOBODY, ONCE, POINT_TO_POINT, SAME_SIZE, Group
 from .naming import frame_here, name_of
 from .record_writer import CallKind
 from .recorder import Recorder
@@ -458,7 +458,9 @@ class _Operation:
         looks = self.looks(args)
         return None if looks is None else (looks, peer, tag, asynchronous)
 
-    def begin(self, recorder: Recorder, group: Any, what: _What) -> tuple[int, bool]:
+    def begin(
+        self, recorder: Recorder, group: Any, what: _What, waited: int = 0
+    ) -> tuple[int, bool]:
         """Enter a call in the record. Returns its entry, 0 for none, and whether it is on a GPU."""
         seen = _seen.get(_key(group))
         try:
@@ -469,7 +471,7 @@ class _Operation:
                 return 0, False
         if on_gpu:
             recorder.on_gpu()
-        return recorder.begin_one(kind), on_gpu
+        return recorder.begin_one(kind, waited), on_gpu
 
     def _kind(self, recorder: Recorder, group: Any, what: _What) -> tuple[CallKind, bool]:
         looks, peer, tag, asynchronous = what
@@ -534,7 +536,7 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
             if operation.is_message or what[-1]:
                 watching = operation.call(recorder, group, what)
                 return _beside(watching, original, (group, *args), more)
-            place, on_gpu = operation.begin(recorder, group, what)
+            place, on_gpu = operation.begin(recorder, group, what, ONCE)
             entered = recorder.enter(place)
             try:
                 work = original(group, *args, **more)
@@ -545,7 +547,7 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
             if type(work) is not work_kind:
                 safely(_follow, recorder, place, work, False, False, on_gpu, True)
             else:
-                here.blocking = work, place  # it is waited for next
+                here.blocking = work, place, entered
             return work
         finally:
             here.is_caught = False
@@ -705,6 +707,8 @@ def _global_rank(group: Group, number: int) -> int:
 def _looks(tensors: Any) -> _Looks | None:
     """What an argument's tensors are like: one, or those in lists; None if one is no tensor."""
     plain = () if _has_modes() else _plain
+    if type(tensors) is list and len(tensors) == 1 and type(one := tensors[0]) in plain:
+        return ((one.shape, one.dtype, one.is_cuda),)  # nearly all calls are like that
     looks: list[Any] = []
     for one in tensors if type(tensors) in _LISTS else (tensors,):
         if type(one) in plain:
@@ -851,8 +855,9 @@ def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
         here = recorder.local.here
         if here.blocking is None or not args or args[0] is not here.blocking[0]:
             return observed(*args, **kwargs)
-        (_, place), here.blocking = here.blocking, None
-        entered = recorder.wait_in(place)
+        (_, place, entered), here.blocking = here.blocking, None
+        if entered:
+            recorder.enter_again(place)
         try:
             return original(*args, **kwargs)
         finally:

@@ -132,7 +132,12 @@ class RecordWriter:
         return CallKind(body, _layout(body), counter, *sums)
 
     def _enter(
-        self, kind: CallKind, at: float | None = None, number: int | None = None, what: int = CALL
+        self,
+        kind: CallKind,
+        at: float | None = None,
+        number: int | None = None,
+        what: int = CALL,
+        waited: int = 0,
     ) -> int:
         """Append a call, or what else is like it; number: in its sequence, None: the next one."""
         body, layout, counter, checksum, said = kind
@@ -150,7 +155,8 @@ class RecordWriter:
                     self._next_section()
                 start, used = perf_counter() if at is None else at, self._used
                 offset, place = self._begins_at + used, self._first + used
-                layout.pack_into(self._memory, offset, start, nan, number, len(body), what, 0, body)
+                entry = start, nan, number, len(body), what, waited, body
+                layout.pack_into(self._memory, offset, *entry)
                 # Only now does a reader see the entry.
                 self._used = self._header[self._used_of] = used + layout.size
                 if what == CALL:
@@ -204,7 +210,7 @@ class RecordWriter:
                 F64.pack_into(self._memory, offset, perf_counter() if at is None else at)
 
     def say_waited(self, place: int, how: int = ONCE) -> None:
-        """Write down that somebody waits, or has waited, for the end of a call."""
+        """Write down that somebody waits, or has waited, for the end of a call (0: nobody does)."""
         if place >= self._oldest:
             self._memory[offset_of(place, self._size) + WAITED_FOR] = how
 

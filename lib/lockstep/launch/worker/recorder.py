@@ -57,7 +57,9 @@ class _Here:
         self.quiet = False  # inside of new_group and its like: that traffic is not the learner's
         self.is_caught = False  # inside of a call that is in the record
         self.fresh: list[Any] = []  # Works that their caller may not have got yet
-        self.blocking: tuple[Any, int] | None = None  # a synchronous call: its Work and entry
+        # A synchronous call that is waited for next: its Work, its entry, and whether that is the
+        # main thread's outermost one.
+        self.blocking: tuple[Any, int, bool] | None = None
 
 
 class _Local(threading.local):
@@ -125,15 +127,18 @@ class Recorder(RecordWriter):
         """Enter a call that is described as for `kind`; returns as `begin_one`."""
         return self.begin_one(self.kind(operation, group, *what, **more))
 
-    def begin_one(self, kind: CallKind) -> int:
-        """Enter a call of this kind; returns its entry, 0 where it has none."""
+    def begin_one(self, kind: CallKind, waited: int = 0) -> int:
+        """Enter a call of this kind; returns its entry, 0 where it has none. waited: for its end,
+        as `say_waited` says.
+        """
         here = self.local.here
         if here.fresh:
             here.fresh.clear()
         if here.blocking is not None:  # the program has kept the Work of a synchronous call
-            self.follow(*here.blocking, False, None, False)
-            here.blocking = None
-        return self._enter(kind)
+            (work, place, _), here.blocking = here.blocking, None
+            self.say_waited(place, 0)
+            self.follow(work, place, False, None, False)
+        return self._enter(kind, waited=waited)
 
     def queued(self, kind: CallKind, at: float, number: int | None = None) -> int:
         """Enter a call that NCCL has queued, at some moment; returns as `begin_one`.
@@ -263,17 +268,14 @@ class Recorder(RecordWriter):
         """
         if not place or self._outermost or get_ident() != self._main:
             return False
-        self._say_who_may_help(may_be_helped)
+        if may_be_helped or self._may_be_helped or not self._others.is_alone():
+            self._say_who_may_help(may_be_helped)
         self._outermost = self._header[WAITING] = place
         return True
 
-    def wait_in(self, place: int) -> bool:
-        """The same, of the wait for the end of a call that it has just left."""
-        self.say_waited(place)
-        if self._outermost or get_ident() != self._main:
-            return False
+    def enter_again(self, place: int) -> None:
+        """The main thread, having left its outermost entry just now, may block in it once more."""
         self._outermost = self._header[WAITING] = place
-        return True
 
     def _say_who_may_help(self, others: bool) -> None:
         help = others or self._others.may_act(self._watchers.threads)

@@ -28,6 +28,10 @@ class OtherThreads:
         self._is_alone = False
         self._main = _state()
 
+    def is_alone(self) -> bool:
+        """Return whether no thread has come since this process's first one, or is there still."""
+        return bool(_head(_INTERPRETER) == self._main)
+
     def may_act(self, ours: Set[int]) -> bool:
         """Return whether a thread might yet do something while this one waits; `ours` will not."""
         head = _head(_INTERPRETER)
