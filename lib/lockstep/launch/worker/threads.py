@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
-from builtins import any, len
+from builtins import any, len, set
 from collections.abc import Callable, Set
 from concurrent.futures import thread as pools
+from os import listdir
 from sys import _current_exceptions, _current_frames
 from threading import get_ident
 from time import sleep
 from types import FrameType
 from typing import Any
 
-# Seconds in which a new thread gets to begin. Mostly it is one of gloo's, which takes Python's lock
-# for a moment, in a few calls of a hundred: all ranks would wait for a longer sleep than is needed.
+# Seconds in which a new thread gets to begin; all ranks wait for a longer sleep than is needed.
 _TURNS = (1e-6, 1e-4, *(0.001,) * 5, 0)
 
 
@@ -26,6 +26,7 @@ class OtherThreads:
         self._newest = 0  # the identity of the newest thread that was seen
         self._frameless = 0  # how many ran no Python then: those of C++ that have run some before
         self._is_alone = False
+        self._tasks: set[str] = set()  # the system's threads when all had begun last
         self._main = _state()
 
     def is_alone(self) -> bool:
@@ -54,8 +55,12 @@ class OtherThreads:
     def _have_begun(self) -> bool:
         """Return whether all threads that were started have begun; they are given a little time.
 
-        One that has not is in no list of Python's but that of thread states.
+        One that has not is in no list of Python's but that of thread states, as is a thread of
+        C++ that takes Python's lock: which it is where none was started since the last look.
         """
+        tasks = _tasks()
+        if tasks and tasks <= self._tasks:
+            return True
         for turn in _TURNS:
             frameless = _count() - len(_frames() or ())
             if frameless <= self._frameless:
@@ -63,7 +68,7 @@ class OtherThreads:
             if not turn and _count() > len(_current_exceptions().keys() - {0}):
                 return False
             sleep(turn)
-        self._frameless = frameless
+        self._frameless, self._tasks = frameless, tasks
         return True
 
 
@@ -72,6 +77,15 @@ def _frames() -> dict[int, FrameType] | None:
     with contextlib.suppress(Exception):
         return _current_frames()
     return None
+
+
+def _tasks() -> set[str]:
+    """Return this process's threads by the numbers that the system has for them: none where it
+    does not tell.
+    """
+    with contextlib.suppress(Exception):
+        return set(listdir("/proc/self/task"))
+    return set()
 
 
 def _is_idle(frame: FrameType) -> bool:
