@@ -10,7 +10,7 @@ import pytest
 from between_groups import PROGRAMS
 from lockstep import torchrun
 from lockstep.calls.diagnose import Seen, between_groups, deadlock, mismatch, parted_replays
-from lockstep.calls.record import HEADER, SYNCHRONIZE, Group, Reader, replay
+from lockstep.calls.record import HEADER, HELP, SYNCHRONIZE, Group, Reader, replay
 from lockstep.launch import stall_detector
 from lockstep.launch.stall_detector import StallDetector
 from lockstep.launch.worker.recorder import Recorder
@@ -227,3 +227,29 @@ def test_ranks_that_part_are_ended_where_who_is_behind_calls_no_more(programs, t
     said = [detector.check(ranks) for _ in range(3)][-1]
     assert (said is not None) is told
     assert (said or detector.suspicion).ranks == (0,)
+
+
+def test_a_rank_that_goes_on_while_records_are_read_is_not_judged(monkeypatch):
+    """What it does then may well be what a thread of another rank waits for."""
+    for patience in ("_STILL", "_EVERY"):
+        monkeypatch.setattr(stall_detector, patience, 0.0)
+    memories = [bytearray(HEADER.size + (1 << 16)) for _ in range(2)]
+    recorders = [Recorder(memory) for memory in memories]
+    ranks = {rank: Seen(Reader(memory, rank), False) for rank, memory in enumerate(memories)}
+
+    def receive(rank: int) -> None:
+        number, _ = recorders[rank].group("", partial(Group, "default 0", (0, 1)))
+        recorders[rank].enter(recorders[rank].begin("recv", number, peer=1 - rank))
+
+    def goes_on(seen: dict[int, Seen]) -> None:
+        if seen[1].blocked() is None:
+            header[HELP] = 1
+            receive(1)
+
+    receive(0)
+    header = memoryview(memories[0])[: HEADER.size].cast("Q")
+    header[HELP] = 0  # whatever threads the tests have
+    monkeypatch.setattr(stall_detector.diagnose, "mismatch", goes_on)
+    detector = StallDetector(lambda: (), lambda: False)
+    assert [detector.check(ranks) for _ in range(6)] == [None] * 6
+    assert detector.suspicion is not None

@@ -66,6 +66,64 @@ print(rank, "received", t.tolist())
 dist.barrier()
 dist.destroy_process_group()
 
+# %% bare threads that have not begun when their ranks wait, after others that have ended
+# forms: script
+import _thread
+import os
+import threading
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+rank, other = dist.get_rank(), 1 - dist.get_rank()
+t, value = torch.zeros(2), torch.full((2,), rank + 1.0)
+
+for _ in range(5):
+    ended = threading.Thread(target=int)
+    ended.start()
+    for _ in range(100):
+        dist.all_reduce(t)
+    ended.join()
+
+def later():
+    time.sleep(2)
+    dist.send(value, other)
+
+_thread.start_new_thread(later, ())
+dist.recv(t, other)
+print(rank, "received", t.tolist())
+dist.barrier()
+dist.destroy_process_group()
+
+# %% a thread of gloo's sends later what both ranks wait for, after many calls
+# forms: script
+import time
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank, t = dist.get_rank(), torch.zeros(2)
+
+for _ in range(300):
+    dist.all_reduce(t)
+
+def later(_):
+    time.sleep(2)
+    dist.send(torch.ones(2), 1)
+
+if rank == 0:
+    sent = dist.all_reduce(t, async_op=True).get_future().then(later)
+    dist.recv(t, 1)
+    sent.wait()
+else:
+    time.sleep(0.5)  # the other one says first what is to be done at the end
+    dist.all_reduce(t)
+    dist.recv(t, 0)
+    dist.send(t + 1, 0)
+print(rank, "received", t.tolist())
+dist.barrier()
+dist.destroy_process_group()
+
 # %% a timer sets the key that both ranks wait for
 # forms: script
 import threading

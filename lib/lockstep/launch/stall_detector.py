@@ -59,7 +59,7 @@ class StallDetector:
         if now - self._looked < _EVERY:
             return None
         self._looked = now
-        state = {rank: (seen.finished, seen.reader.progress) for rank, seen in ranks.items()}
+        state = _state(ranks)
         if state != self._last:
             self._last, self._still_since, self._judged = state, now, False
             self.suspicion = None
@@ -71,6 +71,9 @@ class StallDetector:
             return None
         if not self._judged:
             self._judge(ranks)  # once: the same records would be judged the same
+            if _state(ranks) != state:  # not all of them were read before a rank went on
+                self._judged = False
+                return None
         if self._certain or self._likely is None:
             return self._certain
         if not self._is_quiet(ranks, now):
@@ -148,6 +151,10 @@ class StallDetector:
             # A thread may well wait for something outside.
             self._likely, self._patience = diagnose.cannot_leave(ranks), _STILL_LEAVING
             self._is_open = any(seen.may_be_helped for seen in ranks.values())
+
+
+def _state(ranks: Mapping[int, Seen]) -> dict[int, tuple[bool, tuple[int, ...]]]:
+    return {rank: (seen.finished, seen.reader.progress) for rank, seen in ranks.items()}
 
 
 def _if_they_wait(ranks: Mapping[int, Seen], verdict: Verdict | None) -> Verdict | None:

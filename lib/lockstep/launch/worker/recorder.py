@@ -80,6 +80,7 @@ class Recorder(RecordWriter):
         self._under_way: dict[int, Any] = {}  # futures of works, by their entry
         self._works: dict[int, tuple[ref[Any], int]] = {}  # by key: the Work, its entry
         self._futures: dict[int, tuple[ref[Any], int]] = {}  # by key: of a Work, its entry
+        self._given_out: set[int] = set()  # entries whose future the program has asked for
         self._messages: set[int] = set()  # entries of messages under way
         self._spent: dict[int, tuple[ref[Any], int]] = {}  # messages that were waited for
         self._watchers = _Watchers()
@@ -95,7 +96,8 @@ class Recorder(RecordWriter):
         with self._lock:
             self._section += 2
             self._used = self._held = self._held_before = self.newest = 0
-            for held in (self._works, self._futures, self._spent, self._messages):
+            works = self._works, self._futures, self._spent
+            for held in (*works, self._messages, self._given_out):
                 held.clear()
             self.local.here.fresh.clear()
             self.is_on_gpu, self._may_be_helped = False, 0
@@ -211,6 +213,9 @@ class Recorder(RecordWriter):
 
     def _is_done(self, place: int) -> None:
         self.end(place)
+        if place in self._given_out:  # what the program wants done then, a thread of gloo's does
+            self._given_out.discard(place)
+            self._may_be_helped = self._header[HELP] = True
         self._under_way.pop(place, None)
 
     def disown(self) -> None:
@@ -254,6 +259,8 @@ class Recorder(RecordWriter):
         self.say_waited(known[1])
         if told is not None and told is not True:
             key = _key(told)
+            self._given_out.add(known[1])
+            self._others.may_call_back = True
             self._futures[key] = (ref(told, partial(self._futures.pop, key)), known[1])
 
     def awaited_as(self, future: Any) -> int:

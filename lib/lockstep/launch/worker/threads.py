@@ -27,6 +27,7 @@ class OtherThreads:
         self._frameless = 0  # how many ran no Python then: those of C++ that have run some before
         self._is_alone = False
         self._tasks: set[str] = set()  # the system's threads when all had begun last
+        self.may_call_back = False  # the program has asked for futures, and C++ may call it
         self._main = _state()
 
     def is_alone(self) -> bool:
@@ -59,7 +60,7 @@ class OtherThreads:
         C++ that takes Python's lock: which it is where none was started since the last look.
         """
         tasks = _tasks()
-        if tasks and tasks <= self._tasks:
+        if tasks and tasks <= self._tasks and not self.may_call_back:
             return True
         for turn in _TURNS:
             frameless = _count() - len(_frames() or ())
