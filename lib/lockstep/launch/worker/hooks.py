@@ -537,7 +537,7 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
                 watching = operation.call(recorder, group, what)
                 return _beside(watching, original, (group, *args), more)
             place, on_gpu = operation.begin(recorder, group, what, ONCE)
-            entered = recorder.enter(place)
+            entered = recorder.enter_briefly(place)
             try:
                 work = original(group, *args, **more)
             except BaseException:

@@ -275,13 +275,23 @@ class Recorder(RecordWriter):
         """
         if not place or self._outermost or get_ident() != self._main:
             return False
-        if may_be_helped or self._may_be_helped or not self._others.is_alone():
-            self._say_who_may_help(may_be_helped)
+        self._say_who_may_help(may_be_helped)
+        self._outermost = self._header[WAITING] = place
+        return True
+
+    def enter_briefly(self, place: int) -> bool:
+        """The same, of a call that only begins what is waited for next: who may help is asked then.
+        A thread of gloo's that is about to drop a tensor has done so by that time, mostly.
+        """
+        if not place or self._outermost or get_ident() != self._main:
+            return False
+        self._may_be_helped = self._header[HELP] = True
         self._outermost = self._header[WAITING] = place
         return True
 
     def enter_again(self, place: int) -> None:
-        """The main thread, having left its outermost entry just now, may block in it once more."""
+        """The main thread waits for the end of a call that it has entered briefly, and left."""
+        self._may_be_helped = self._header[HELP] = self._others.may_act(self._watchers.threads)
         self._outermost = self._header[WAITING] = place
 
     def _say_who_may_help(self, others: bool) -> None:

@@ -30,10 +30,6 @@ class OtherThreads:
         self.may_call_back = False  # the program has asked for futures, and C++ may call it
         self._main = _state()
 
-    def is_alone(self) -> bool:
-        """Return whether no thread has come since this process's first one, or is there still."""
-        return bool(_head(_INTERPRETER) == self._main)
-
     def may_act(self, ours: Set[int]) -> bool:
         """Return whether a thread might yet do something while this one waits; `ours` will not."""
         head = _head(_INTERPRETER)
