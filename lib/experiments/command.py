@@ -31,10 +31,9 @@ EXPERIMENTS: tuple[Experiment, ...] = tuple(
 
 @dataclass(frozen=True)
 class Recorded:
-    """An experiment that has been recorded: its results lie below `folder`."""
+    """An experiment that has been recorded."""
 
     experiment: Experiment
-    folder: Path
     results: tuple[Result, ...]
     seconds: float
 
@@ -105,7 +104,7 @@ def _record(
         ]
         manifest.write(folder, part, entries)
         results |= {result.file: result for result in part}
-    return Recorded(experiment, folder, tuple(results.values()), time.perf_counter() - began)
+    return Recorded(experiment, tuple(results.values()), time.perf_counter() - began)
 
 
 def adopt(other: Path, folder: Path | None) -> list[str]:
