@@ -44,6 +44,7 @@ LIMITS = (16, 8, 4)
 NARROW = data_parallel.SHAPES["narrow"]["cuda"]
 LATE = 2.5e-3  # seconds
 CYCLES = 1.98e9
+REPEATS = 3
 KERNELS = 300  # of a repeat, at most
 SECONDS = 110  # after which no further program begins
 
@@ -111,9 +112,9 @@ def meanwhile(cuda: Any, start: Start, then: Call) -> Call:
     return run
 
 
-def covering(shape: tuple[int, int, int], seconds: float = LATE) -> Call:
+def covering(shape: tuple[int, int, int]) -> Call:
     m, k, n = shape
-    return times(product(m, k, n), max(1, round(seconds * 650e12 / (2 * m * k * n))))
+    return times(product(m, k, n), max(1, round(LATE * 650e12 / (2 * m * k * n))))
 
 
 def programs(cuda: Any, groups: dict[Any, Any]) -> Named:
@@ -122,16 +123,16 @@ def programs(cuda: Any, groups: dict[Any, Any]) -> Named:
         yield f"{text} alone", 0, work
     for operation in OPERATIONS:
         for size in (8, 64, 512):
-
-            def alone(operation: str = operation, size: int = size) -> Call:
-                return beside(collective(operation, size * MB), lambda: None)
-
-            yield f"{operation} of {size} MiB alone", 0, alone
+            yield f"{operation} of {size} MiB alone", 0, partial(alone, operation, size)
     yield from beside_works(groups, None)
     yield from orders(cuda, groups)
     yield from of_labs(groups)
     for limit in LIMITS:
         yield from beside_works(groups, limit)
+
+
+def alone(operation: str, size: int, group: Any = None) -> Call:
+    return beside(collective(operation, size * MB, group), lambda: None)
 
 
 def works() -> dict[str, Callable[[], Call]]:
@@ -145,7 +146,8 @@ def beside_works(groups: dict[Any, Any], limit: int | None) -> Named:
 
     by = "" if limit is None else f", max_ctas {limit}"
     if limit:
-        yield f"all_reduce of 512 MiB alone{by}", 0, partial(made, lambda: lambda: None)
+        group = groups[limit]
+        yield f"all_reduce of 512 MiB alone{by}", 0, partial(alone, "all_reduce", 512, group)
     for text, work in works().items():
         yield f"{text} beside late all_reduce of 8 MiB{by}", LATE, partial(made, work, size=8)
         yield f"{text} beside all_reduce of 512 MiB{by}", 0, partial(made, work)
@@ -163,41 +165,39 @@ def beside_works(groups: dict[Any, Any], limit: int | None) -> Named:
 
 def orders(cuda: Any, groups: dict[Any, Any]) -> Named:
     """A collective that comes when a product ends, and one that comes while it runs."""
-    for group in (None, "urgent"):
-        by = " of high priority" if group else ""
+
+    def behind(shape: tuple[int, int, int], group: Any) -> Call:
+        one, start = product(*shape), collective("all_reduce", 128 * MB, groups[group])
+        return beside(start, times(one, 3), one)
+
+    def coming(shape: tuple[int, int, int], group: Any) -> Call:
+        start = collective("all_reduce", 128 * MB, groups[group])
+        return meanwhile(cuda, start, times(product(*shape), 4))
+
+    for group, by in ((None, ""), ("urgent", " of high priority")):
         for shape in ((4096, 4096, 4096), LARGE):
-            text = "×".join(map(str, shape))
-
-            def behind(shape: Any = shape, group: Any = group) -> Call:
-                one, start = product(*shape), collective("all_reduce", 128 * MB, groups[group])
-                return beside(start, times(one, 3), one)
-
-            def coming(shape: Any = shape, group: Any = group) -> Call:
-                start = collective("all_reduce", 128 * MB, groups[group])
-                return meanwhile(cuda, start, times(product(*shape), 4))
-
-            yield f"all_reduce of 128 MiB{by} behind a {text}, before three", 0, behind
-            yield f"all_reduce of 128 MiB{by} while four {text} run", 0, coming
+            text, reduced = "×".join(map(str, shape)), f"all_reduce of 128 MiB{by}"
+            yield f"{reduced} behind a {text}, before three", 0, partial(behind, shape, group)
+            yield f"{reduced} while four {text} run", 0, partial(coming, shape, group)
 
 
 def of_labs(groups: dict[Any, Any]) -> Named:
+
+    def lab_04(name: str, limit: int | None) -> Call:
+        a, x = random(overlap.SIZE, overlap.SIZE), random(overlap.NBYTES // 2).zero_()
+        return overlap.ways(groups[limit], a, x)[name]
+
+    def layer(name: str, pieces: int) -> Call:
+        make = tensor_parallel.LAYERS[name](4096, "cuda", tensor_parallel.Together())
+        x = tensor_parallel.random(8192 // dist.get_world_size(), 4096, "cuda")
+        return torch.no_grad()(partial(make, x, pieces))
+
     for limit in (None, 16):
-
-        def lab_04(name: str, limit: Any = limit) -> Call:
-            a, x = random(overlap.SIZE, overlap.SIZE), random(overlap.NBYTES // 2).zero_()
-            return overlap.ways(groups[limit], a, x)[name]
-
         for name in overlap.ways(None, torch.empty(1), torch.empty(1)):
-            yield f"lab 04, max_ctas {limit}: {name}", 0, partial(lab_04, name)
+            yield f"lab 04, max_ctas {limit}: {name}", 0, partial(lab_04, name, limit)
     for name in tensor_parallel.LAYERS:
         for pieces in (1, 2, 4):
-
-            def layer(name: str = name, pieces: int = pieces) -> Call:
-                make = tensor_parallel.LAYERS[name](4096, "cuda", tensor_parallel.Together())
-                x = tensor_parallel.random(8192 // dist.get_world_size(), 4096, "cuda")
-                return torch.no_grad()(partial(make, x, pieces))
-
-            yield f"{name} in {pieces} pieces", 0, layer
+            yield f"{name} in {pieces} pieces", 0, partial(layer, name, pieces)
     for name in ("gradient by gradient", "own buckets", "own buckets, wrong order"):
         yield f"24 layers, {name}", 0, partial(step, data_parallel.ways()[name])
 
@@ -207,13 +207,14 @@ def step(way: data_parallel.Way, shape: data_parallel.Shape = NARROW) -> Call:
     return partial(data_parallel.take, *way(shape), shape)
 
 
-def kernels(cuda: Any, call: Call, late: float, repeats: int = 3) -> list[list[list[Any]]]:
+def recorded(cuda: Any, make: Callable[[], Call], late: float) -> list[list[list[Any]]]:
     """Return [name, blocks, start, ns] of each kernel, by repeats, from the call's begin on."""
+    call = make()
     for _ in range(2):
         call()
     cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        for _ in range(repeats):
+        for _ in range(REPEATS):
             dist.barrier()
             cuda._sleep(int(2e-3 * CYCLES))
             if dist.get_rank() == 1 and late:
@@ -229,26 +230,21 @@ def kernels(cuda: Any, call: Call, late: float, repeats: int = 3) -> list[list[l
     every.sort(key=lambda one: one["ts"])
     spins = [one for one in every if "spin_kernel" in one["name"]]
     marks = [one for one in spins if one["args"]["stream"] == spins[0]["args"]["stream"]]
-    found = []
-    for begin, end in zip(marks[::2], marks[1::2], strict=False):
+
+    def between(begin: dict[str, Any], end: dict[str, Any]) -> list[list[Any]]:
         zero = begin["ts"] + begin["dur"]
-        found.append(
+        inside = [one for one in every if begin["ts"] < one["ts"] < end["ts"] and one not in marks]
+        return [
             [
-                [
-                    one["name"][:24],
-                    one["args"].get("grid", [0]),
-                    round(1e3 * (one["ts"] - zero)),
-                    round(1e3 * one["dur"]),
-                ]
-                for one in every
-                if begin["ts"] < one["ts"] < end["ts"] and one not in marks
-            ][:KERNELS]
-        )
-    return found
+                one["name"][:24],
+                one["args"].get("grid", [0]),
+                round(1e3 * (one["ts"] - zero)),
+                round(1e3 * one["dur"]),
+            ]
+            for one in inside[:KERNELS]
+        ]
 
-
-def recorded(cuda: Any, make: Callable[[], Call], late: float) -> list[list[list[Any]]]:
-    return kernels(cuda, make(), late)
+    return [between(*pair) for pair in zip(marks[::2], marks[1::2], strict=False)]
 
 
 def powered(cuda: Any, group: Any) -> list[dict[str, Any]]:

@@ -9,17 +9,17 @@ import json
 import os
 import re
 import subprocess
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from lockstep.base.machine import Machine
 from lockstep.course.syllabus import LABS
 
 from . import manifest
-from .experiment import CannotRecord, Experiment, Result, device_name
+from .experiment import CannotRecord, Experiment, Result, device_name, end
 
 FOLDER = "course"
 LIMIT = 300.0  # seconds for a notebook
@@ -65,8 +65,7 @@ def run(
                 labs.setdefault(notebook.stem, []).append(notebook)
     except execute.BadInput as error:
         raise CannotRecord(str(error)) from None
-    with ExitStack() as stack:
-        gpus = stack.enter_context(_gpu_memory()) if machine.gpus else None
+    with _gpu_memory() if machine.gpus else nullcontext(lambda: None) as gpu_memory:
         for name, notebooks in sorted(labs.items()):
             rows: list[dict[str, Any]] = []
             for done in execute.run(notebooks, parameters, limit=limit):
@@ -75,7 +74,7 @@ def run(
                     done.notebook,
                     round(done.seconds, 1),
                     done.peak_memory,
-                    gpus.taken() if gpus else None,
+                    gpu_memory(),
                     len(done.checks),
                     len(passed),
                     done.state,
@@ -87,49 +86,26 @@ def run(
                 yield Result(f"{_folder(machine, nproc)}/{name}.json", _what(nproc), rows)
 
 
-class _Peak:
-    """The most bytes in use on any GPU since it was last asked."""
-
-    def __init__(self) -> None:
-        self._most: int | None = None
-
-    def see(self, used: int) -> None:
-        self._most = max(self._most or 0, used)
-
-    def taken(self) -> int | None:
-        most, self._most = self._most, None
-        return most
-
-
 @contextmanager
-def _gpu_memory() -> Iterator[_Peak]:
-    """Watch the GPUs that this process may use by nvidia-smi, five times a second."""
-    peak = _Peak()
+def _gpu_memory() -> Iterator[Callable[[], int | None]]:
+    """Watch the GPUs that this process may use by nvidia-smi, five times a second. What is given
+    returns the most bytes in use on any of them since it was last asked."""
     ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         ask += ["-i", visible]
-    try:
-        watching = subprocess.Popen(
-            ask, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-    except OSError:
-        yield peak
-        return
-
-    def read() -> None:
-        assert watching.stdout is not None
-        for line in watching.stdout:
-            with suppress(ValueError):  # "[N/A]"
-                peak.see(int(line) << 20)
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        watching.terminate()
-        watching.wait()
-        thread.join()
+    with NamedTemporaryFile() as said, open(said.name, encoding="ascii") as heard:
+        try:
+            watching = subprocess.Popen(ask, stdout=said, stderr=subprocess.DEVNULL)
+        except OSError:
+            yield lambda: None
+            return
+        try:
+            # Of some GPUs it says "[N/A]".
+            yield lambda: max(
+                (int(one) << 20 for one in heard.read().split() if one.isdigit()), default=None
+            )
+        finally:
+            end(watching)
 
 
 def _folder(machine: Machine, nproc: int) -> str:

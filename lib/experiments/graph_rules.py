@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,25 @@ Values = dict[str, Any]
 Jobs = dict[str, tuple[Callable[..., Values], dict[str, Any], dict[str, str]]]
 
 
-def captured(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+@contextmanager
+def captured(work: Callable[[], object]) -> Iterator[torch.cuda.CUDAGraph]:
+    """Have a graph of this work; a group does not end while one of its calls is alive."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
-    return graph
+    yield graph
+    graph.reset()
 
 
 def ones(count: int = 1024) -> torch.Tensor:
     return torch.ones(count, device="cuda")
+
+
+def reduced(count: int = 1024) -> torch.Tensor:
+    """Return a tensor that all ranks have added up, by which they are connected."""
+    x = ones(count)
+    dist.all_reduce(x)
+    return x
 
 
 def microseconds(call: Callable[[], object]) -> float:
@@ -67,11 +78,9 @@ def first_call(called_before: bool) -> Values:
     if called_before:
         dist.all_reduce(ones(), group=group)
         torch.cuda.synchronize()
-    graph = captured(lambda: dist.all_reduce(x, group=group))
-    graph.replay()
-    value = x[0].item()
-    graph.reset()
-    return {"value": value}
+    with captured(lambda: dist.all_reduce(x, group=group)) as graph:
+        graph.replay()
+        return {"value": x[0].item()}
 
 
 def eager_between_replays() -> Values:
@@ -79,23 +88,17 @@ def eager_between_replays() -> Values:
     x, y = ones(), ones()
     dist.all_reduce(y)
     y.fill_(1)
-    graph = captured(lambda: dist.all_reduce(x))
-    for _ in range(3):
-        graph.replay()
-        dist.all_reduce(y)
-    found: Values = {"value": x[0].item(), "eager": y[0].item()}
-    x.zero_()
-    small = captured(lambda: [dist.all_reduce(x) for _ in range(16)])
-    found["us"] = {"sixteen all-reduces of 4 KiB": microseconds(small.replay)}
-
-    def mixed() -> None:
-        small.replay()
-        dist.all_reduce(y)
-
-    y.zero_()
-    found["us"]["the same, then one eager"] = microseconds(mixed)
-    graph.reset()
-    small.reset()
+    with captured(lambda: dist.all_reduce(x)) as graph:
+        for _ in range(3):
+            graph.replay()
+            dist.all_reduce(y)
+        found: Values = {"value": x[0].item(), "eager": y[0].item()}
+        x.zero_()
+        with captured(lambda: [dist.all_reduce(x) for _ in range(16)]) as small:
+            found["us"] = {"sixteen all-reduces of 4 KiB": microseconds(small.replay)}
+            y.zero_()
+            mixed = microseconds(lambda: (small.replay(), dist.all_reduce(y)))  # type: ignore[func-returns-value]
+            found["us"]["the same, then one eager"] = mixed
     return found
 
 
@@ -107,22 +110,21 @@ def eager_beside_a_replay(crossed: bool) -> Values:
     x, y = ones(), ones()
     dist.all_reduce(y)
     y.fill_(1)
-    graph, side = captured(lambda: dist.all_reduce(x)), torch.cuda.Stream()
-    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
 
     def eager() -> None:
         with torch.cuda.stream(side):
             dist.all_reduce(y)
 
-    both = [graph.replay, eager]
-    if crossed and dist.get_rank() == 1:
-        both.reverse()
-    for one in both:
-        one()
-    torch.cuda.synchronize()
-    found = {"value": x[0].item(), "eager": y[0].item()}
-    graph.reset()
-    return found
+    with captured(lambda: dist.all_reduce(x)) as graph:
+        torch.cuda.synchronize()
+        both = [graph.replay, eager]
+        if crossed and dist.get_rank() == 1:
+            both.reverse()
+        for one in both:
+            one()
+        torch.cuda.synchronize()
+        return {"value": x[0].item(), "eager": y[0].item()}
 
 
 def large(elements: int = 8 << 20) -> Values:
@@ -131,18 +133,16 @@ def large(elements: int = 8 << 20) -> Values:
     dist.all_reduce(x)
     torch.cuda.synchronize()
     before = torch.cuda.mem_get_info()[0]
-    graph = captured(lambda: dist.all_reduce(x))
-    graph.replay()
-    torch.cuda.synchronize()
-    held = before - torch.cuda.mem_get_info()[0]
-    found: Values = {"bytes held by the graph": held}
-    found["us"] = {
-        "eager": microseconds(lambda: dist.all_reduce(x)),
-        "graph": microseconds(graph.replay),
-        "eager again": microseconds(lambda: dist.all_reduce(x)),
-    }
-    graph.reset()
-    return found
+    with captured(lambda: dist.all_reduce(x)) as graph:
+        graph.replay()
+        torch.cuda.synchronize()
+        held = before - torch.cuda.mem_get_info()[0]
+        took = {
+            "eager": microseconds(lambda: dist.all_reduce(x)),
+            "graph": microseconds(graph.replay),
+            "eager again": microseconds(lambda: dist.all_reduce(x)),
+        }
+        return {"bytes held by the graph": held, "us": took}
 
 
 def two_communicators(streams: int, crossed: bool = False) -> Values:
@@ -173,21 +173,18 @@ def two_communicators(streams: int, crossed: bool = False) -> Values:
             for side in sides:
                 here.wait_stream(side)
 
-    graph = captured(work)
-    for _ in range(3):
-        graph.replay()
-    found = {"x": x[0].item(), "y": y[0].item()}
-    graph.reset()
-    return found
+    with captured(work) as graph:
+        for _ in range(3):
+            graph.replay()
+        return {"x": x[0].item(), "y": y[0].item()}
 
 
 def barrier_inside() -> Values:
     dist.barrier()
     torch.cuda.synchronize()
-    graph = captured(dist.barrier)
-    graph.replay()
-    torch.cuda.synchronize()
-    graph.reset()
+    with captured(dist.barrier) as graph:
+        graph.replay()
+        torch.cuda.synchronize()
     return {"value": "captured"}
 
 
@@ -203,11 +200,9 @@ def messages_inside() -> Values:
 
     around()
     y.zero_()
-    graph = captured(around)
-    graph.replay()
-    value = y[0].item()
-    graph.reset()
-    return {"value": value}
+    with captured(around) as graph:
+        graph.replay()
+        return {"value": y[0].item()}
 
 
 def asked_for_its_end() -> Values:
@@ -220,17 +215,17 @@ def asked_for_its_end() -> Values:
         works.append(dist.all_reduce(x, async_op=True))
         works[0].wait()
 
-    graph = captured(work)
-    graph.replay()
-    torch.cuda.synchronize()
-    try:
-        said = str(works[0].is_completed())
-    except Exception as error:  # what it says is the finding
-        said = f"{type(error).__name__}: {error}"[:300]
-    graph.reset()
+    with captured(work) as graph:
+        graph.replay()
+        torch.cuda.synchronize()
+        try:
+            said = str(works[0].is_completed())
+        except Exception as error:  # what it says is the finding
+            said = f"{type(error).__name__}: {error}"[:300]
     return {"value": said}
 
 
+ONE, TWO, CROSSED = {"streams": 1}, {"streams": 2}, {"crossed": True}
 MIXING, REGISTER = "NCCL_GRAPH_MIXING_SUPPORT", "NCCL_GRAPH_REGISTER"
 RULES: Jobs = {
     "first call of a group in a capture": (first_call, {"called_before": False}, {}),
@@ -239,19 +234,11 @@ RULES: Jobs = {
     "messages in a capture": (messages_inside, {}, {}),
     "a captured call is asked whether it is done": (asked_for_its_end, {}, {}),
     "eager beside a replay, two streams": (eager_beside_a_replay, {"crossed": False}, {}),
-    "the same, rank 1 in the other order": (eager_beside_a_replay, {"crossed": True}, {}),
-    "two groups in a capture, one stream": (two_communicators, {"streams": 1}, {}),
-    "two groups in a capture, two streams": (two_communicators, {"streams": 2}, {}),
-    "two streams, rank 1 in the other order": (
-        two_communicators,
-        {"streams": 2, "crossed": True},
-        {},
-    ),
-    "one stream, rank 1 in the other order": (
-        two_communicators,
-        {"streams": 1, "crossed": True},
-        {},
-    ),
+    "the same, rank 1 in the other order": (eager_beside_a_replay, CROSSED, {}),
+    "two groups in a capture, one stream": (two_communicators, ONE, {}),
+    "two groups in a capture, two streams": (two_communicators, TWO, {}),
+    "two streams, rank 1 in the other order": (two_communicators, TWO | CROSSED, {}),
+    "one stream, rank 1 in the other order": (two_communicators, ONE | CROSSED, {}),
 }
 TIMED: Jobs = {
     "eager between replays": (eager_between_replays, {}, {MIXING: "1"}),
@@ -271,93 +258,86 @@ def note(folder: Path) -> None:
 
 def one_more_captured(folder: Path) -> Values:
     """Rank 1's graph has an all-reduce more; rank 0 is done after it."""
-    x = ones()
-    dist.all_reduce(x)
+    x = reduced()
     more = dist.get_rank() == 1
-    graph = captured(lambda: [dist.all_reduce(x) for _ in range(2 + more)])
-    note(folder)
-    graph.replay()
-    torch.cuda.synchronize()
-    graph.reset()
+    with captured(lambda: [dist.all_reduce(x) for _ in range(2 + more)]) as graph:
+        note(folder)
+        graph.replay()
+        torch.cuda.synchronize()
     return {}
 
 
 def one_replay_more(folder: Path) -> Values:
     """Rank 1 replays once more in its last step; all then ask for a number, and go on."""
-    x = ones()
-    dist.all_reduce(x)
-    graph = captured(lambda: dist.all_reduce(x))
-    for step in range(4):
-        if step == 3:
-            note(folder)
-        for _ in range(1 + (step == 3 and dist.get_rank() == 1)):
-            graph.replay()
-        x.fill_(float(x[0].item() > 0))
-    dist.barrier()
-    torch.cuda.synchronize()
-    graph.reset()
+    x = reduced()
+    with captured(lambda: dist.all_reduce(x)) as graph:
+        for step in range(4):
+            if step == 3:
+                note(folder)
+            for _ in range(1 + (step == 3 and dist.get_rank() == 1)):
+                graph.replay()
+            x.fill_(float(x[0].item() > 0))
+        dist.barrier()
+        torch.cuda.synchronize()
     return {}
 
 
 def own_choice(folder: Path) -> Values:
     """Each rank replays the graph that fits its own rows."""
-    x, graphs = torch.ones(8, 1 << 20, device="cuda"), {}
+    x = torch.ones(8, 1 << 20, device="cuda")
     for size in (8, 4):
         dist.all_reduce(x[:size])
-        graphs[size] = captured(lambda size=size: dist.all_reduce(x[:size]))  # type: ignore[misc]
-    note(folder)
-    graphs[4 if dist.get_rank() == 1 else 8].replay()
-    torch.cuda.synchronize()
-    for graph in graphs.values():
-        graph.reset()
+    with (
+        captured(lambda: dist.all_reduce(x)) as all_rows,
+        captured(lambda: dist.all_reduce(x[:4])) as half,
+    ):
+        note(folder)
+        (half if dist.get_rank() == 1 else all_rows).replay()
+        torch.cuda.synchronize()
     return {}
 
 
 def falls_back(folder: Path) -> Values:
     """Rank 1 runs the step eagerly, and for fewer layers, while rank 0 replays it."""
-    x = ones()
-    dist.all_reduce(x)
-    graph = captured(lambda: [dist.all_reduce(x) for _ in range(3)])
-    graph.replay()
-    torch.cuda.synchronize()
-    note(folder)
-    if dist.get_rank() == 1:
-        for _ in range(2):
-            dist.all_reduce(x)
-    else:
+    x = reduced()
+    with captured(lambda: [dist.all_reduce(x) for _ in range(3)]) as graph:
         graph.replay()
-    torch.cuda.synchronize()
-    graph.reset()
+        torch.cuda.synchronize()
+        note(folder)
+        if dist.get_rank() == 1:
+            for _ in range(2):
+                dist.all_reduce(x)
+        else:
+            graph.replay()
+        torch.cuda.synchronize()
     return {}
 
 
 def captures_more(folder: Path) -> Values:
     """Nothing parts: rank 1 has captured once more, and all call the same afterwards."""
-    x = ones()
-    dist.all_reduce(x)
-    graphs = [captured(lambda: dist.all_reduce(x)) for _ in range(1 + (dist.get_rank() == 1))]
-    note(folder)
-    graphs[-1].replay()
-    dist.broadcast(x, 0)
-    dist.all_reduce(x)
-    torch.cuda.synchronize()
-    time.sleep(1)  # two copies of the record
-    dist.barrier()
-    torch.cuda.synchronize()
-    for graph in graphs:
-        graph.reset()
+    x = reduced()
+    with ExitStack() as graphs:
+        for _ in range(1 + (dist.get_rank() == 1)):
+            graph = graphs.enter_context(captured(lambda: dist.all_reduce(x)))
+        note(folder)
+        graph.replay()
+        dist.broadcast(x, 0)
+        dist.all_reduce(x)
+        torch.cuda.synchronize()
+        time.sleep(1)  # two copies of the record
+        dist.barrier()
+        torch.cuda.synchronize()
     return {"value": x[0].item()}
 
 
 def graph_alive(folder: Path) -> Values:
     """The group is destroyed while a graph of its calls is alive."""
-    x = ones()
-    dist.all_reduce(x)
-    graph = captured(lambda: dist.all_reduce(x))
-    graph.replay()
-    torch.cuda.synchronize()
-    note(folder)
-    dist.destroy_process_group()
+    x = reduced()
+    with captured(lambda: dist.all_reduce(x)) as graph:
+        graph.replay()
+        torch.cuda.synchronize()
+        note(folder)
+        dist.destroy_process_group()
     return {"value": str(graph is None)}
 
 
@@ -375,36 +355,28 @@ def recorder() -> list[Any]:
     """Return the flight recorder's entries of an eager, a captured and a replayed all-reduce."""
     import pickle
 
-    x = ones()
-    dist.all_reduce(x)
-    graph = captured(lambda: dist.all_reduce(x))
-    graph.replay()
-    dist.broadcast(x, 0)
-    torch.cuda.synchronize()
-    time.sleep(1)
-    dump = torch._C._distributed_c10d._dump_nccl_trace  # type: ignore[attr-defined]
-    entries = pickle.loads(dump(True, False, False))["entries"]
-    graph.reset()
+    x = reduced()
+    with captured(lambda: dist.all_reduce(x)) as graph:
+        graph.replay()
+        dist.broadcast(x, 0)
+        torch.cuda.synchronize()
+        time.sleep(1)
+        dump = torch._C._distributed_c10d._dump_nccl_trace  # type: ignore[attr-defined]
+        entries = pickle.loads(dump(True, False, False))["entries"]
     return [(one["profiling_name"], one["collective_seq_id"], one["state"]) for one in entries]
 
 
 def replay_costs() -> Values:
     """Time a call of `replay()` with nothing in the graph but one all-reduce of 4 B."""
-    x = ones(1)
-    dist.all_reduce(x)
-    graph, empty = captured(lambda: dist.all_reduce(x)), captured(lambda: x.add_(1))
-    found = {"all-reduce": microseconds(graph.replay), "addition": microseconds(empty.replay)}
-    begin = time.perf_counter()
-    for _ in range(1000):
-        empty.replay()
-    found["host, addition"] = (time.perf_counter() - begin) * 1e3
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(200):
-        graph.replay()
-    found["host, all-reduce"] = (time.perf_counter() - begin) * 5e3
-    torch.cuda.synchronize()
-    graph.reset()
+    x = reduced(1)
+    with captured(lambda: dist.all_reduce(x)) as graph, captured(lambda: x.add_(1)) as empty:
+        found = {"all-reduce": microseconds(graph.replay), "addition": microseconds(empty.replay)}
+        for name, one, times in (("addition", empty, 1000), ("all-reduce", graph, 200)):
+            begin = time.perf_counter()
+            for _ in range(times):
+                one.replay()
+            found[f"host, {name}"] = (time.perf_counter() - begin) / times * 1e6
+            torch.cuda.synchronize()
     return found
 
 

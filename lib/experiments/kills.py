@@ -9,18 +9,17 @@ than before; an end is wrong if a rank's weights are not those of a run without 
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import random
-import select
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -92,35 +91,27 @@ def _rank(answers: Answers, folder: Path, ranks: int, meets: Path, rank: int) ->
 # ── Beside the ranks ─────────────────────────────────────────────────────────────────────────
 
 
-def _child(work: Callable[[], object]) -> tuple[int, int]:
-    """Fork a process that does this; return its pid, and a pipe that closes with it."""
-    reading, writing = os.pipe()
-    if pid := os.fork():
-        os.close(writing)
-        return pid, reading
-    _end_with(work)
-
-
-def _end_with(work: Callable[[], object]) -> NoReturn:
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what gloo says when a rank is gone
-        work()
-    finally:
-        os._exit(0)
+def _quietly(work: Callable[[], object]) -> None:
+    """Do this in a process whose errors nobody sees: gloo says at length that a rank is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    work()
 
 
 def _attempt(work: Callable[[int], object], ranks: int, victim: int, patience: float) -> bool:
     """Start all ranks, and kill one after `patience` seconds; return whether it was over before."""
-    started = [_child(partial(work, rank)) for rank in range(ranks)]
-    over, _, _ = select.select([started[victim][1]], [], [], patience)
+    fork = multiprocessing.get_context("fork")
+    started = [fork.Process(target=_quietly, args=[partial(work, rank)]) for rank in range(ranks)]
+    for one in started:
+        one.start()
+    started[victim].join(patience)
+    over = not started[victim].is_alive()
     if not over:
-        os.kill(started[victim][0], signal.SIGKILL)
-    for pid, pipe in started:
+        started[victim].kill()
+    for one in started:
         if not over:
-            os.kill(pid, signal.SIGTERM)
-        os.waitpid(pid, 0)
-        os.close(pipe)
-    return bool(over)
+            one.terminate()
+        one.join()
+    return over
 
 
 def _weights(folder: Path, ranks: int) -> list[str]:

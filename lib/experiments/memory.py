@@ -640,10 +640,6 @@ def of_pools(machine: Machine, nproc: int) -> Iterator[Result]:
 PARTS = {"fetching": of_fetching, "pools": of_pools}
 
 
-def of_part(name: str, machine: Machine, nproc: int) -> Iterator[Result]:
-    yield from PARTS[name](machine, nproc)
-
-
 def run(machine: Machine, nproc: int) -> Iterator[Result]:
     yield from of_fetching(machine, nproc)
     name = device_name(machine)
@@ -674,7 +670,7 @@ EXPERIMENT = Experiment(
     "what training keeps on a GPU, the allocator's settings, copies, symmetric memory",
     minutes=5,
     run=run,
-    part=of_part,
+    part=lambda name, machine, nproc: PARTS[name](machine, nproc),
     writes={
         "memory/[!fps]*.json": (
             *("models", "recomputing", "copies", "prefetching", "sharded"),

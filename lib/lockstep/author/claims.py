@@ -11,7 +11,6 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,17 +55,21 @@ class TestedClaim:
     stamps: tuple[str, ...]
 
 
-def cells_with_claims(notebook: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield each code cell that states a claim, and its source."""
-    said = ""
+def claims_in(lab: str, notebook: dict[str, Any]) -> list[TestedClaim]:
+    """Return the claims that an executed notebook's outputs state, in order."""
+    found, said = [], ""  # said: the text from the last claim's heading on
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             headings = list(_HEADING.finditer(text))
             said = text[headings[-1].end() :] if headings else said
         elif _CALL.search(text):
-            yield cell, _source(said)
-            said = ""
+            source, said = _source(said), ""
+            for output in cell["outputs"]:
+                shown = "".join(output.get("data", {}).get("text/plain", ""))
+                if claim := _parse_claim(shown, lab, cell["id"], source):
+                    found.append(claim)
+    return found
 
 
 def _source(text: str) -> str:
@@ -76,21 +79,8 @@ def _source(text: str) -> str:
     return "; ".join(dict.fromkeys(" ".join(one.split()) for one in links)) or PEOPLE
 
 
-def claims_in(lab: str, notebook: dict[str, Any]) -> list[TestedClaim]:
-    """Return the claims that an executed notebook's outputs state, in order."""
-    found = []
-    for cell, source in cells_with_claims(notebook):
-        for output in cell["outputs"]:
-            if told := _parse_claim("".join(output.get("data", {}).get("text/plain", ""))):
-                sentence, way, verdict, because, stamps = told
-                found.append(
-                    TestedClaim(lab, cell["id"], sentence, source, way, verdict, because, stamps)
-                )
-    return found
-
-
-def _parse_claim(text: str) -> tuple[str, str, str, str, tuple[str, ...]] | None:
-    """Return (sentence, way, verdict, because, stamps) of a claim's text; None for another text."""
+def _parse_claim(text: str, lab: str, cell: str, source: str) -> TestedClaim | None:
+    """Return the claim that an output's text states; None for another text."""
     first, *lines = text.splitlines() or [""]
     if not (first.startswith("“") and first.endswith("”")):
         return None
@@ -99,8 +89,9 @@ def _parse_claim(text: str) -> tuple[str, str, str, str, tuple[str, ...]] | None
         return None
     if said[1][0] not in WAYS:
         return None
-    stamps = tuple(" · ".join(one) for one in said[3:])
-    return first[1:-1], said[1][0], said[1][1], said[2][1], stamps
+    _, (way, verdict), (_, because), *stamps = said
+    where = tuple(" · ".join(one) for one in stamps)
+    return TestedClaim(lab, cell, first[1:-1], source, way, verdict, because, where)
 
 
 def gather(root: Path) -> list[TestedClaim]:

@@ -265,43 +265,14 @@ def execute(
     weigh: measure the peak of memory, which takes a quarter of the processor time; else it is 0.
     """
     document = _prepare(notebook, parameters)
-    with _sockets() as folder:
-        return _execute(document, notebook, output, folder, progress, limit, weigh)
-
-
-@contextmanager
-def _sockets() -> Iterator[str]:
-    """Give a folder for a kernel's sockets, whose names have room for about 100 characters.
-
-    They are none of TCP: a port that is free when a kernel is told of it may be taken when it
-    begins, most of all where ranks come and go.
-    """
-    base = tempfile.gettempdir()
-    if len(base) > _LONGEST_BASE:
-        base = "/tmp"
-    with tempfile.TemporaryDirectory(prefix="lockstep-", dir=base) as folder:
-        yield folder
-
-
-def _execute(
-    document: Any,
-    notebook: Path,
-    output: Path,
-    folder: str,
-    progress: bool,
-    limit: float,
-    weigh: bool,
-) -> Execution:
-    kernel = AsyncKernelManager(
-        kernel_name="python3", transport="ipc", ip=os.path.join(folder, "kernel")
-    )
-    client = _Client(document, kernel, timeout=_PATIENCE, log=_SILENT)
-    client.room = _MOST_OUTPUT
     bar = tqdm(document.cells, desc=_name(notebook), disable=not progress)
     problem, peak, toll = "", 0, OomCounter()
     began = time.perf_counter()
     # In a thread: a Ctrl-C inside of its event loop keeps nbclient from ending the kernel.
-    with _nothing_left() as survivors, bar, ThreadPoolExecutor(1) as thread:
+    with _sockets() as folder, _nothing_left() as survivors, bar, ThreadPoolExecutor(1) as thread:
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/kernel")
+        client = _Client(document, kernel, timeout=_PATIENCE, log=_SILENT)
+        client.room = _MOST_OUTPUT
         running = thread.submit(client.execute_all, bar, notebook.parent)
         try:
             while not wait([running], timeout=_EVERY).done:
@@ -354,6 +325,17 @@ def _prepare(path: Path, parameters: Mapping[str, Any]) -> Any:
         (at,) = _parameter_cells(notebook)
         notebook.cells.insert(at + 1, cell)
     return notebook
+
+
+def _sockets() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for a kernel's sockets, whose names have room for about 100 characters.
+
+    They are none of TCP: a port that is free when a kernel is told of it may be taken when it
+    begins, most of all where ranks come and go.
+    """
+    base = tempfile.gettempdir()
+    base = "/tmp" if len(base) > _LONGEST_BASE else base
+    return tempfile.TemporaryDirectory(prefix="lockstep-", dir=base)
 
 
 class _Client(NotebookClient):

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 _OURS = (str(Path(__file__).parents[1]), "<frozen", sysconfig.get_path("purelib"))
 _PYTHONS = sysconfig.get_path("stdlib")
@@ -52,26 +52,6 @@ def apart(
     bytes of the largest file that may be written, as on a disk that is nearly full: a write past
     it raises OSError, or is the process's end if `kills`, when all that fits has been written.
     """
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.close(reading)
-        _end_with(call, writing, each_line, libraries, room, kills)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
-    os.waitpid(pid, 0)
-    return Apart(*pickle.loads(said)) if said else Apart("killed")
-
-
-def _end_with(
-    call: Callable[[], Any],
-    writing: int,
-    each_line: Callable[[int], object],
-    libraries: bool,
-    room: int,
-    kills: bool,
-) -> NoReturn:
     lines = 0
     left_out = _OURS if libraries else (*_OURS, _PYTHONS)
 
@@ -84,7 +64,7 @@ def _end_with(
             each_line(lines)
         return trace
 
-    try:
+    def limited() -> tuple[str, Any]:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if kills:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -92,11 +72,24 @@ def _end_with(
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
         sys.settrace(trace)
         try:
-            ended: tuple[Any, ...] = ("returned", call())
+            return "returned", call()
         except Exception as error:
-            ended = ("raised", f"{type(error).__name__}: {error}")
-        sys.settrace(None)
-        with os.fdopen(writing, "wb") as pipe:
-            pickle.dump((*ended, lines), pipe)
-    finally:
-        os._exit(0)
+            return "raised", f"{type(error).__name__}: {error}"
+        finally:
+            sys.settrace(None)
+
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(reading)
+            ended = limited()
+            with os.fdopen(writing, "wb") as report:
+                pickle.dump((*ended, lines), report)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(pid, 0)
+    return Apart(*pickle.loads(said)) if said else Apart("killed")

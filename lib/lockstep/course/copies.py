@@ -184,20 +184,22 @@ def _count(things: Sequence[str], name: str) -> str:
 
 
 def jupyterlab(
-    folder: Path, options: Sequence[str], environment: Mapping[str, str]
+    folder: Path,
+    options: Sequence[str],
+    environment: Mapping[str, str],
+    page: str = f"/lab/tree/labs/{file_name(LABS[0])}",
 ) -> tuple[list[str], dict[str, str]] | None:
-    """Return the command that opens lab 00 in JupyterLab, and its environment.
-
+    """Return the command that opens lab 00 in JupyterLab, or another page, and its environment;
     None where there is no JupyterLab.
 
-    Every address that it prints is that of lab 00. `options` are JupyterLab's own; they come last,
+    Every address that it prints is that page's. `options` are JupyterLab's own; they come last,
     so they win.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         return None
     command = [
         *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder.resolve()}"),
-        f"--LabApp.default_url=/lab/tree/labs/{file_name(LABS[0])}",
+        f"--LabApp.default_url={page}",
     ]
     if os.geteuid() == 0:  # which it refuses, and a container often has no other user
         command.append("--allow-root")

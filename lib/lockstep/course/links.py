@@ -61,10 +61,8 @@ def exercise_address(number: str, name: str) -> str:
 
 def next_lab(number: str) -> str:
     """Return the file of the lab after this one; "" where there is none."""
-    for lab, after in pairwise(SYLLABUS):
-        if lab.number == number:
-            return file_name(after)
-    return ""
+    files = {lab.number: file_name(after) for lab, after in pairwise(SYLLABUS)}
+    return files.get(number, "")
 
 
 def linked(text: str, lab: Lab, name: str) -> str:

@@ -66,7 +66,6 @@ class Outcome:
     verdict: str = ""
     failures: tuple[Failure, ...] = ()
     ends: tuple[End, ...] = ()
-    peak_memory: Mapping[int, int] = field(default_factory=dict)  # bytes, by rank, where known
     outputs: tuple[Output, ...] = field(default=(), repr=False)
     shown: tuple[str | None, ...] = field(default=(), repr=False)
     readers: tuple[Reader, ...] = field(default=(), repr=False)

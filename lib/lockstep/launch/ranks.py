@@ -221,7 +221,6 @@ class Ranks:
                 for rank in self._ranks
             ),
             notes=tuple(dict.fromkeys(filter(None, [*notes, *self._said_at_end]))),  # each once
-            peak_memory={rank.rank: rank.peak for rank in self._ranks if rank.peak},
             outputs=tuple(self._outputs),
             readers=readers,
             **what,

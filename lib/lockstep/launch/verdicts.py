@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..base.formatting import ranks_text
@@ -14,14 +14,12 @@ from .nodes.base import Node, RankState
 from .output import Output
 from .replies import Failed
 
+Judge = Callable[[Mapping[int, diagnose.Seen]], diagnose.Verdict | None]
+
 
 def seen(ranks: Sequence[RankState]) -> dict[int, diagnose.Seen]:
     """Return what is known of each rank at this moment, by its number."""
     return {rank.rank: diagnose.Seen(rank.reader, rank.over) for rank in ranks}
-
-
-def _is_doubtful(ranks: Sequence[RankState]) -> bool:
-    return any(rank.reader.is_doubtful for rank in ranks)
 
 
 def compare(ranks: Sequence[RankState]) -> str:
@@ -41,22 +39,21 @@ def compare(ranks: Sequence[RankState]) -> str:
 
 def mismatch(ranks: Sequence[RankState]) -> str:
     """Say which calls of the ranks can never go together; "" where none is known."""
-    if _is_doubtful(ranks):
-        return ""
-    agree(rank.reader for rank in ranks)
-    now = seen(ranks)
-    verdict = diagnose.mismatch(now) or diagnose.too_large_a_world(now)
-    return verdict.sentence if verdict else ""
+    return _judged(ranks, diagnose.mismatch, diagnose.too_large_a_world)
 
 
 def suspicion(ranks: Sequence[RankState]) -> str:
     """Say what may be wrong, though it is not certain; "" where nothing is known."""
-    if _is_doubtful(ranks):
+    return _judged(ranks, diagnose.between_groups, diagnose.parted_replays)
+
+
+def _judged(ranks: Sequence[RankState], *judges: Judge) -> str:
+    """Return the first sentence that one of these has to say of all records; "" for none."""
+    if any(rank.reader.is_doubtful for rank in ranks):
         return ""
     agree(rank.reader for rank in ranks)
     now = seen(ranks)
-    suspected = diagnose.between_groups(now) or diagnose.parted_replays(now)
-    return suspected.sentence if suspected else ""
+    return next((verdict.sentence for judge in judges if (verdict := judge(now))), "")
 
 
 def killed_for_memory(nodes: Sequence[Node]) -> str:

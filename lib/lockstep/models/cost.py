@@ -411,28 +411,15 @@ def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
     return (stages - 1) / (chunks * microbatches + stages - 1)
 
 
-def zero_bubble(
-    stages: int,
-    microbatches: int,
-    *,
-    forward: float = 1.0,
-    backward: float = 1.0,
-    weights: float = 1.0,
-) -> float:
-    """The idle part of ZB-H1, which fills the bubble of 1F1B with weight gradients.
+def zero_bubble(stages: int, microbatches: int) -> float:
+    """(p − 1)/(3m + p − 1): the idle part of ZB-H1, which fills the bubble of 1F1B with weight
+    gradients.
 
     (p − 1)(F + B − W) of a stage's time is idle, m(F + B + W) is not: Qi et al. 2023, "Zero bubble
-    pipeline parallelism", section 2.3, for m ≥ p and W no longer than F or B. forward, backward,
-    weights: how long a step takes, in any unit.
+    pipeline parallelism", section 2.3, for m ≥ p; here F, B and W take equally long.
     """
     _require_work(stages, microbatches)
-    if not 0 <= weights <= min(forward, backward):
-        raise ValueError(
-            "the formula holds for weight steps that are no longer than forward and backward; "
-            f"these are {weights:g}, {forward:g} and {backward:g}"
-        )
-    idle = (stages - 1) * (forward + backward - weights)
-    return idle / (microbatches * (forward + backward + weights) + idle)
+    return (stages - 1) / (3 * microbatches + stages - 1)
 
 
 def _require_work(stages: int, microbatches: int) -> None:

@@ -151,9 +151,7 @@ def _oldest_user() -> float:
 
 
 def _folders(base: Path, oldest: float) -> Iterator[Leftover]:
-    for path in _sorted(base.glob("lockstep-*")):
-        if (about := _own(path, stat.S_ISDIR)) is None:
-            continue
+    for path, about in _own(base.glob("lockstep-*"), stat.S_ISDIR):
         if path.name.startswith((processes.FOLDER, DEMO)):
             if not is_held(path):
                 yield _folder(path, about, _remove_unlocked)
@@ -163,41 +161,35 @@ def _folders(base: Path, oldest: float) -> Iterator[Leftover]:
 
 def _caches(traces: Path, oldest: float) -> Iterator[Leftover]:
     """Yield the entries of the cache of traces that were never finished."""
-    for path in _sorted(traces.glob(".*")):
-        about = _own(path, stat.S_ISDIR)
-        if about is not None and about.st_mtime < oldest - _YOUNG:
+    for path, about in _own(traces.glob(".*"), stat.S_ISDIR):
+        if about.st_mtime < oldest - _YOUNG:
             yield _folder(path, about, shutil.rmtree)
 
 
 def _tickets(folder: Path) -> Iterator[Leftover]:
-    for path in _sorted(folder.glob("ticket-*.json")):
-        if (about := _own(path, stat.S_ISREG)) is not None and not is_held(path):
+    for path, about in _own(folder.glob("ticket-*.json"), stat.S_ISREG):
+        if not is_held(path):
             yield Leftover("ticket", str(path), _age(about), path.unlink)
 
 
 def _shared_memory(folder: Path, oldest: float) -> Iterator[Leftover]:
-    for path in _sorted(folder.glob("*")):
-        about = _own(path, stat.S_ISREG) if _SHARED.fullmatch(path.name) else None
-        if about is not None and about.st_mtime < oldest - _YOUNG:
+    for path, about in _own(folder.glob("*"), stat.S_ISREG):
+        if _SHARED.fullmatch(path.name) and about.st_mtime < oldest - _YOUNG:
             detail = f"{_age(about)}, {binary(about.st_size)}"
             yield Leftover("shared memory", str(path), detail, path.unlink)
 
 
-def _sorted(paths: Iterable[Path]) -> list[Path]:
-    try:
-        return sorted(paths)
-    except OSError:  # no such folder, or not ours to read
-        return []
-
-
-def _own(path: Path, kind: Callable[[int], bool]) -> os.stat_result | None:
-    """Return the stat of a file of this kind, if it is this user's and was not just made."""
-    try:
-        about = path.lstat()
-    except OSError:
-        return None
-    old = time.time() - about.st_mtime > _YOUNG
-    return about if kind(about.st_mode) and about.st_uid == os.geteuid() and old else None
+def _own(
+    paths: Iterable[Path], kind: Callable[[int], bool]
+) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield those of this kind that are this user's and were not just made, with their stat."""
+    with contextlib.suppress(OSError):  # no such folder, or not ours to read
+        for path in sorted(paths):
+            with contextlib.suppress(OSError):  # it has just gone
+                about = path.lstat()
+                old = time.time() - about.st_mtime > _YOUNG
+                if kind(about.st_mode) and about.st_uid == os.geteuid() and old:
+                    yield path, about
 
 
 def _remove_unlocked(path: Path) -> None:

@@ -60,11 +60,9 @@ def prepare(number: str, recorded: bool, folder: Path) -> Path:
         if ASKS.keys() & set(cell["metadata"].get("tags", [])):
             cell["metadata"]["jupyter"] = {"source_hidden": True}
     if recorded:
-        first = [
-            _markdown_cell("recorded", _RECORDED),
-            _code_cell("replay", f"%load_ext {__package__}.replay"),
-        ]
-        notebook["cells"] = first + _without_outputs(notebook["cells"])
+        load = _markdown_cell("replay", f"%load_ext {__package__}.replay") | {"cell_type": "code"}
+        first = [_markdown_cell("recorded", _RECORDED), load]
+        notebook["cells"] = _without_outputs(first + notebook["cells"])
     else:
         notebook["cells"] = _timed(_without_outputs(notebook["cells"]), _measure(published))
     target = folder / execute.SOLUTIONS / published.name
@@ -91,11 +89,8 @@ def _timed(cells: Sequence[dict[str, Any]], seconds: Mapping[str, float]) -> lis
     for cell in cells:
         took = seconds[cell["id"]]
         if took >= _LONG:
-            found.append(
-                _markdown_cell(
-                    f"{cell['id'][:58]}-time", f"*takes about {took:.0f} s on this machine*"
-                )
-            )
+            said = f"*takes about {took:.0f} s on this machine*"
+            found.append(_markdown_cell(f"{cell['id'][:58]}-time", said))
         found.append(cell)
     return found
 
@@ -109,14 +104,6 @@ def _markdown_cell(name: str, source: str) -> dict[str, Any]:
     return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
 
 
-def _code_cell(name: str, source: str) -> dict[str, Any]:
-    return _markdown_cell(name, source) | {
-        "cell_type": "code",
-        "outputs": [],
-        "execution_count": None,
-    }
-
-
 def jupyterlab(
     notebook: Path, options: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]] | None:
@@ -127,14 +114,11 @@ def jupyterlab(
     for name, said in _SETTINGS.items():
         (settings / name).parent.mkdir(parents=True, exist_ok=True)
         (settings / name).write_text(json.dumps(said), encoding="utf-8")
-    page = f"--LabApp.default_url=/doc/tree/{execute.SOLUTIONS}/{notebook.name}"
-    opened = copies.jupyterlab(folder, options, environment)
+    page = f"/doc/tree/{execute.SOLUTIONS}/{notebook.name}"
+    opened = copies.jupyterlab(folder, options, environment, page)
     if opened is None:
         return None
     command, variables = opened
-    # Said twice, it would not be obeyed.
-    at = next(at for at, word in enumerate(command) if word.startswith("--LabApp.default_url="))
-    command[at] = page
     variables["JUPYTERLAB_SETTINGS_DIR"] = str(settings)
     variables["LOCKSTEP_REPLAY"] = str(next((MATERIAL / execute.SOLUTIONS).glob(notebook.name)))
     variables["LOCKSTEP_PROGRESS"] = "off"

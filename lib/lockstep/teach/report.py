@@ -83,17 +83,24 @@ class Graded:
         return sum(not one.further for one in self.verdicts)
 
 
-def grade(
-    found: Sequence[Submission],
+def grade_folder(
+    folder: Path,
+    labs: Sequence[str],
     limits: Limits,
-    walls: bool = True,
-    at_once: int = 1,
+    walls: bool,
+    at_once: int,
     progress: bool = False,
 ) -> Iterator[Graded]:
-    """Execute and judge each, `at_once` at a time; in order, as they are done.
+    """Execute and judge all notebooks of these labs (none: all) below a folder, `at_once` at a
+    time; in order, as they are done.
 
     Of those that have the same code only the first is executed. progress: show a bar on stderr.
+    Raises OSError where that is no folder.
     """
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is not a folder")
+    wanted = {number.zfill(2) for number in labs}
+    found = [one for one in submissions.find(folder) if not wanted or one.lab in wanted]
     stop = threading.Event()
     run = partial(sandbox.run, limits=limits, walls=walls, stop=stop)
     running: dict[tuple[str, str], Future[Graded]] = {}
@@ -233,22 +240,3 @@ def _ended(run: Ended, limits: Limits) -> str:
 
 def _quoted(text: str) -> str:
     return f"“{in_one_line(text)[:_LONGEST]}”"
-
-
-def grade_folder(
-    folder: Path,
-    labs: Sequence[str],
-    limits: Limits,
-    walls: bool,
-    at_once: int,
-    progress: bool = False,
-) -> Iterator[Graded]:
-    """Grade all notebooks of these labs (none: all) below a folder, as `grade` does.
-
-    Raises OSError where that is no folder.
-    """
-    if not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is not a folder")
-    wanted = {number.zfill(2) for number in labs}
-    found = [one for one in submissions.find(folder) if not wanted or one.lab in wanted]
-    yield from grade(found, limits, walls, at_once, progress)
