@@ -31,7 +31,6 @@ BESIDES = (
     ("tests/conftest.py", "tests/test_*.py"),
     ("tests/kernel.py", "tests/test_*.py"),  # through the fixtures of conftest.py
     ("data/*", "tests/test_recordings.py"),
-    ("lib/experiments/*", "tests/test_recordings.py"),  # which imports them by their names
     ("tests/programs/*", "tests/test_families.py"),
     ("lib/lockstep/timeline/browser/*", "tests/test_timeline.py"),
     ("lib/lockstep/figures/browser/*", "tests/test_interactive.py"),

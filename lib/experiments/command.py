@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from lockstep.base import machine as machines
@@ -15,17 +14,67 @@ from lockstep.base.machine import Machine
 from lockstep.figures.table import Table
 from tqdm import tqdm
 
-from . import manifest
+from . import (
+    ahead_of_time,
+    backends,
+    capstone,
+    claims,
+    cold_start,
+    compile,
+    contention,
+    course,
+    data_parallel,
+    decode_step,
+    elastic,
+    faults,
+    foreign,
+    graph_rules,
+    kills,
+    known,
+    launching,
+    manifest,
+    memory,
+    overlap,
+    recording,
+    reduce_overhead,
+    reserve,
+    restart,
+    sweeps,
+    tensor_parallel,
+    two_nodes,
+    unchanged,
+)
 from .experiment import CannotRecord, Experiment, Result
 
 DATA = Path(__file__).parents[2] / "data"
-MODULES = """
-    two_nodes backends launching reserve recording faults restart elastic sweeps compile claims
-    overlap contention data_parallel tensor_parallel reduce_overhead decode_step graph_rules
-    cold_start ahead_of_time memory foreign unchanged known course capstone kills
-"""
-EXPERIMENTS: tuple[Experiment, ...] = tuple(
-    import_module(f"{__package__}.{name}").EXPERIMENT for name in MODULES.split()
+EXPERIMENTS = (
+    two_nodes.EXPERIMENT,
+    backends.EXPERIMENT,
+    launching.EXPERIMENT,
+    reserve.EXPERIMENT,
+    recording.EXPERIMENT,
+    faults.EXPERIMENT,
+    restart.EXPERIMENT,
+    elastic.EXPERIMENT,
+    sweeps.EXPERIMENT,
+    compile.EXPERIMENT,
+    claims.EXPERIMENT,
+    overlap.EXPERIMENT,
+    contention.EXPERIMENT,
+    data_parallel.EXPERIMENT,
+    tensor_parallel.EXPERIMENT,
+    reduce_overhead.EXPERIMENT,
+    decode_step.EXPERIMENT,
+    graph_rules.EXPERIMENT,
+    cold_start.EXPERIMENT,
+    ahead_of_time.EXPERIMENT,
+    memory.EXPERIMENT,
+    foreign.EXPERIMENT,
+    unchanged.EXPERIMENT,
+    known.EXPERIMENT,
+    course.EXPERIMENT,
+    capstone.EXPERIMENT,
+    kills.EXPERIMENT,
 )
 
 
