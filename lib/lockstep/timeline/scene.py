@@ -192,21 +192,19 @@ def scene(
     *,
     before: Trace | None = None,
     title: str = "",
-    ranks: Sequence[int] | None = None,
     groups: Mapping[str, str] | None = None,
     path: CriticalPath | None = None,
 ) -> Scene:
     """Lay out a trace, below another one if `before` is given; each starts at its own 0.
 
-    ranks: only these. groups: by label a regular expression; slices of which it matches the whole
+    groups: by label a regular expression; slices of which it matches the whole
     name are a kind of their own. path: of `trace`, drawn on it. Raises TraceError
-    where there is nothing to draw, a rank is not there, or a group cannot be told.
+    where there is nothing to draw, or a group cannot be told.
     """
     patterns = _patterns(groups or {})
     traces = {"": trace} if before is None else {"before": before, "after": trace}
     pieces = [
-        _Piece(number, label, _of_ranks(one, ranks), patterns)
-        for number, (label, one) in enumerate(traces.items())
+        _Piece(number, label, one, patterns) for number, (label, one) in enumerate(traces.items())
     ]
     columns, rows = _joined(pieces)
     names = [name for piece in pieces for name in piece.names]
@@ -336,6 +334,8 @@ class _Piece:
     """One trace of the picture, for which it counts from 0."""
 
     def __init__(self, number: int, label: str, trace: Trace, patterns: dict[str, re.Pattern[str]]):
+        if not len(trace):
+            raise TraceError("this trace has no slices: there is nothing to draw")
         self.trace = trace
         self.names = [_cut(name) for name in trace.names]
         self.names += [LOOKS[kind].label for kind in (COMPUTES, HIDDEN, EXPOSED)]
@@ -434,17 +434,6 @@ def _kinds_of(trace: Trace, patterns: dict[str, re.Pattern[str]]) -> Column:
         group = _groups(trace.names, patterns)[trace.name]
         kinds = np.where(group == NONE, kinds, GROUP + group)
     return kinds.astype(np.uint8)
-
-
-def _of_ranks(trace: Trace, ranks: Sequence[int] | None) -> Trace:
-    if ranks is not None:
-        if missing := sorted(set(ranks) - set(trace.ranks)):
-            there = ", ".join(map(str, trace.ranks))
-            raise TraceError(f"rank {missing[0]} is not in this trace; there are ranks {there}")
-        trace = trace.select(np.isin(trace.rank, ranks))
-    if not len(trace):
-        raise TraceError("this trace has no slices: there is nothing to draw")
-    return trace
 
 
 def _cut(name: str) -> str:

@@ -29,7 +29,6 @@ from .read.memory_snapshot import memory as _memory
 from .slices import Slices, once
 from .steps import Step, steps
 from .write.frames import to_pandas as _to_pandas
-from .write.frames import to_polars as _to_polars
 
 _aligned = once(_align)
 
@@ -128,4 +127,3 @@ class Trace(Slices):
     # ── Other tools ──────────────────────────────────────────────────────────────────────────
 
     to_pandas = _to_pandas
-    to_polars = _to_polars

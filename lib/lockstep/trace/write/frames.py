@@ -1,10 +1,8 @@
-"""A trace as a data frame of pandas or polars, for questions that nobody has foreseen."""
+"""A trace as a data frame of pandas, for questions that nobody has foreseen."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 from ..slices import Kind, Slices
 
@@ -19,13 +17,3 @@ def to_pandas(trace: Slices) -> Any:
     labels = [kind.label for kind in Kind]
     columns["kind"] = pd.Categorical.from_codes(columns["kind"], labels)
     return pd.DataFrame(columns)
-
-
-def to_polars(trace: Slices) -> Any:
-    """A polars DataFrame, names and kinds as text. Raises ImportError without polars."""
-    import polars as pl
-
-    columns: dict[str, Any] = trace.columns()
-    columns["name"] = np.array([*trace.names, ""], dtype=object)[columns["name"]]
-    columns["kind"] = np.array([kind.label for kind in Kind], dtype=object)[columns["kind"]]
-    return pl.DataFrame(columns)

@@ -30,14 +30,12 @@ from ..slices import NONE, Column, Kind, Slices, TraceError
 _AT_ONCE = 10_000  # events written at once
 
 
-def export(
-    trace: Slices, file: str | os.PathLike[str], *, shapes: bool = True, counters: bool = True
-) -> Path:
+def export(trace: Slices, file: str | os.PathLike[str]) -> Path:
     """Write a trace in Chrome's JSON format, packed if the name ends in .gz; returns the path.
 
     A rank becomes a process, a lane a thread, with more threads where slices overlap. Times start
     at 0 and are exact to the nanosecond. Arrows lead from launches to what they launched, unless
-    that seems to begin before them. shapes: operators have the shapes of their inputs. counters:
+    that seems to begin before them. Operators have the shapes of their inputs. Counters are
     tracks of what is queued for a rank's GPU, of its memory (where the profiler recorded that), and
     of how many bytes a second its copies move. For shapes, memory and copies the files are read
     again; without files these lack. Raises TraceError for an empty trace, and where the files have
@@ -52,8 +50,7 @@ def export(
             _open(part, packed=path.suffix == ".gz") as raw,
             io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace") as out,
         ):
-            more = _shapes(trace) if shapes else {}
-            events = chain(_events(trace, first, more), _counters(trace, first) if counters else ())
+            events = chain(_events(trace, first, _shapes(trace)), _counters(trace, first))
             out.write(f'{{"displayTimeUnit":"ns","otherData":{head},"traceEvents":[\n')
             out.write(next(events))
             while some := list(islice(events, _AT_ONCE)):
