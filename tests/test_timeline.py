@@ -223,8 +223,8 @@ def test_only_ranks_with_slices_are_drawn() -> None:
     shown = scene(of_ranks(step(3), 2))
     assert {row.rank for row in shown.rows} == {2}
     assert [times.rank for times in shown.times] == [2]
-    shown = repr(Timeline(of_ranks(step(3), 0, 2)))
-    assert shown.startswith("timeline: 2 ranks, 6 lanes, 10 slices")
+    said = repr(Timeline(of_ranks(step(3), 0, 2)))
+    assert said.startswith("timeline: 2 ranks, 6 lanes, 10 slices")
     with pytest.raises(TraceError, match="no slices"):
         scene(Trace.from_slices([]))
 

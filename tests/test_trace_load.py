@@ -114,23 +114,6 @@ def test_impossible_times_are_left_out_and_said(broken: Any, why: str, tmp_path:
     assert [why in note and "1 slice" in note for note in trace.notes] == [True]
 
 
-def test_begin_and_end_become_slices(tmp_path: Path) -> None:
-    place = f'"pid": {PID}, "tid": 5, "cat": "cpu_op"'
-    halves = [
-        f'  {{"ph": "B", "name": "outer", "ts": 1.000, {place}}}',
-        f'  {{"ph": "B", "name": "inner", "ts": 2.000, {place}}}',
-        f'  {{"ph": "E", "ts": 3.001, {place}}}',
-        f'  {{"ph": "E", "ts": 4.000, {place}}}',
-        f'  {{"ph": "E", "ts": 5.000, {place}}}',
-    ]
-    trace = load(tmp_path, halves)
-    assert [(one.name, one.start - BASE, one.duration) for one in trace] == [
-        ("outer", 1000, 3000),
-        ("inner", 2000, 1001),
-    ]
-    assert "1 event of begin or end without the other half left out" in trace.notes[0]
-
-
 # ── Kinds ────────────────────────────────────────────────────────────────────────────────────
 
 

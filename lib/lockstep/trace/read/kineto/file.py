@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from .about import about_file
 from .communications import find_communications
 from .events import BAD_TIME, DECIMALS, FLOATS, as_decimal
 from .lanes import add_lanes
-from .rows import Rows, gather, join_halves
+from .rows import Rows, gather
 from .text import Text, decode
 
 SAVED = tuple(column for column in COLUMNS if column not in ("rank", "stream"))  # lanes have these
@@ -72,9 +71,8 @@ def read(path: Path) -> File:
         notes.append(f"{many} cannot be read, the first is no. {rows.unreadable[0]:,}")
     if rows.phaseless:
         many = counted(rows.phaseless, "event")
-        notes.append(f'{many} without a phase ("ph") that Chrome\'s format has: left out')
-    if lost := join_halves(rows):
-        notes.append(f"{counted(lost, 'event')} of begin or end without the other half left out")
+        what = """without a phase ("ph") that Chrome's format has, or half a slice (B, E)"""
+        notes.append(f"{many} {what}: left out")
     if not rows.pieces:
         because = ": did the run reach a step that its profiler's schedule records?"
         if notes:
@@ -86,7 +84,7 @@ def read(path: Path) -> File:
 
 def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> File:
     columns = rows.columns()
-    names, places = list(rows.names), _places(rows, columns)
+    names, places = list(rows.names), list(rows.places)
     categories = list(rows.categories)
     columns["kind"] = _kinds(columns, categories, names)
     familiar = np.array([kinds.is_known(one) for one in categories], bool)
@@ -117,25 +115,6 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     columns["name"], names = _used(columns["name"], names, notes)
     columns = {column: columns[column].astype(COLUMNS[column], copy=False) for column in SAVED}
     return File(columns, names, lanes, known, about, notes)
-
-
-def _places(rows: Rows, columns: dict[str, Column]) -> list[Any]:
-    """(process, thread) by their numbers; until 1.9 PyTorch wrote "5555" and "stream 7"."""
-    merged = Numbering()
-    number = [merged[_numbered(process), _numbered(thread)] for process, thread in rows.places]
-    columns["place"] = np.array(number, np.int32)[columns["place"]]
-    for place, label in list(rows.labels.items()):
-        if isinstance(place, tuple):
-            rows.labels.setdefault((_numbered(place[0]), _numbered(place[1])), label)
-    return list(merged)
-
-
-def _numbered(place: Any) -> Any:
-    found = _NUMBER.fullmatch(place) if isinstance(place, str) else None
-    return int(found[1]) if found else place
-
-
-_NUMBER = re.compile(r"(?:stream )?(\d{1,18})")
 
 
 def _kinds(columns: dict[str, Column], categories: list[str], names: list[str]) -> Column:

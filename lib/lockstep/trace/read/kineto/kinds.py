@@ -99,8 +99,6 @@ def kind(category: str, name: str) -> Kind:
     found = _CATEGORIES.get(category.lower(), Kind.OTHER)
     if found is Kind.ANNOTATION and _STEP.fullmatch(name):
         return Kind.STEP
-    if category.lower() == "operator" and name.startswith("ProfilerStep#"):  # until PyTorch 1.9
-        return Kind.STEP
     if found is Kind.ANNOTATION and _ON_CPU.match(name):
         return Kind.COMMUNICATION
     return found
