@@ -303,7 +303,7 @@ def program(*, gaps: int = 0, late: int = 0, talk: int = 0, copy: int = 0) -> li
 )
 def test_three_sentences_say_what_holds_the_step_back(what, first, last, tmp_path):
     write(tmp_path / "rank0.json", program(**what))
-    _, sections = summary.summarise(tmp_path)
+    _, sections, _ = summary.summarise(tmp_path)
     said = sections[0][1].splitlines()
     assert len(said) == 3 and said[0].startswith(first) and last in said[2]
 
@@ -311,11 +311,11 @@ def test_three_sentences_say_what_holds_the_step_back(what, first, last, tmp_pat
 def test_a_headline_says_first_what_is_missing(tmp_path):
     for rank, events in enumerate((program(gaps=100_000), [event("cpu_op", "aten::mm", START, 9)])):
         write(tmp_path / f"rank{rank}.json", events, head(rank, 2))
-    _, sections = summary.summarise(tmp_path)
+    _, sections, _ = summary.summarise(tmp_path)
     assert sections[0][1].startswith("rank 1 has no kernels in the trace, although other ranks")
     (tmp_path / "rank0.json").unlink()
     write(tmp_path / "rank1.json", [event("mtia_ccp_events", "dma", START, 9)], head(1, 2))
-    _, sections = summary.summarise(tmp_path)
+    _, sections, _ = summary.summarise(tmp_path)
     assert sections[0][1].startswith("What holds the steps back cannot be said: rank 1 has no")
 
 
