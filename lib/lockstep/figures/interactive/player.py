@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ...base.formatting import counted, in_one_line, quantity
 from ...base.provenance import Provenance, simulated
-from ...models.rounds import ALGORITHMS, Algorithm, two_level
+from ...models.rounds import ALGORITHMS, Algorithm
 from ..picture import PALETTE, Figure
 from ..widget import Playable
 from .messages_of_job import Messages, messages_of
@@ -129,8 +129,6 @@ class Player(Playable):
             raise ValueError(f"there is no algorithm {name!r}; there are: {', '.join(ALGORITHMS)}")
         if not isinstance(ranks, int) or not 2 <= ranks <= MOST_RANKS:
             raise ValueError(f"2 to {MOST_RANKS} ranks can be played, not {ranks!r}")
-        if name == "two-level":
-            return _simulated(two_level(ranks), self._bytes)
         return _simulated(ALGORITHMS[name](ranks), self._bytes)
 
     def first(self) -> dict[str, Any]:
