@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from ..base.formatting import milliseconds, printable
 from ..base.provenance import Provenance, simulated
 from .certificate import Certificate
+
+if TYPE_CHECKING:
+    from .read.kineto.rank_files import RankFiles
 
 Column = NDArray[Any]
 Answer = TypeVar("Answer")
@@ -141,29 +144,7 @@ COLUMNS: Mapping[str, Any] = {
 
 
 # Columns that a Slice has as they stand.
-_AS_THEY_ARE = (
-    "start",
-    "duration",
-    "rank",
-    "kind",
-    "stream",
-    "correlation",
-    "external",
-    "sequence",
-)
-
-
-class Files(Protocol):
-    """The files of a trace, to read what they say beside the columns when it is asked for."""
-
-    def args(self, rank: int, origins: Column) -> Iterator[dict[str, Any]]:
-        """The args of these events (numbers, ascending) of a rank; its file is read once."""
-
-    def moments(
-        self, rank: int, name: str, origins: Column
-    ) -> tuple[list[int], list[tuple[int, dict[str, Any]]]]:
-        """The starts of these events as the file has them (ns), and (time, args) of its instants
-        of this name."""
+_AS_THEY_ARE = COLUMNS.keys() - {"lane", "name", "collective", "origin"}
 
 
 class Numbering(dict[Any, int]):
@@ -211,7 +192,7 @@ class Slices:
         notes: Sequence[str] = (),
         about: Mapping[int, Mapping[str, Any]] | None = None,
         certificate: Certificate | None = None,
-        files: Files | None = None,
+        files: RankFiles | None = None,
     ):
         """For those who read traces; others use `load` and `from_slices`.
 

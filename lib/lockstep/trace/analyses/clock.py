@@ -397,10 +397,8 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
 
 def _unsure(trace: Slices, clocks: _Clocks, place: int) -> int:
     """Nanoseconds, four standard deviations, by which a rank's clock may be off at its worst."""
-    lanes = [index for index, lane in enumerate(trace.lanes) if lane.rank == trace.ranks[place]]
-    starts = [trace.start[trace.rows_of(index)] for index in lanes]
-    ends = [int(time) for lane in starts if len(lane) for time in (lane[0], lane[-1])]
-    reach = np.array([1.0, max(abs(time - int(clocks.at[place])) for time in ends)])
+    starts = trace.start[trace.where(rank=trace.ranks[place])]
+    reach = np.array([1.0, float(np.abs(starts - clocks.at[place]).max())])
     return int(4 * np.sqrt(reach @ np.abs(clocks.covariance[place]) @ reach))
 
 

@@ -11,10 +11,8 @@ import gzip
 import io
 import json
 import os
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from contextlib import suppress
-from heapq import heappop, heappush
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -65,38 +63,24 @@ def export(trace: Slices, file: str | os.PathLike[str]) -> Path:
 def tracks(starts: Column, ends: Column) -> Column:
     """For slices in order of start, the longer first: the number of the track of each.
 
-    On one track any two slices are apart, or one encloses the other. A slice goes inside of the
-    shortest open one that encloses it, else to the first track where nothing is open.
+    On one track any two slices are apart, or one encloses the other. A slice goes to the first
+    track where that is so.
     """
     number = np.zeros(len(starts), np.int64)
     if np.all(np.maximum.accumulate(ends)[:-1] <= starts[1:]):
         return number
-    free: list[int] = []
-    made = 0
     within: list[list[int]] = []  # for each track the ends of what is open, outermost first
-    innermost: list[tuple[int, int]] = []  # (its last, track) of tracks with any, ascending
     for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        over = bisect_right(innermost, (start, made))
-        ended, innermost[:over] = innermost[:over], []
-        for _, track in ended:
-            open_ends = within[track]
+        for track, open_ends in enumerate(within):
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
-            if open_ends:
-                insort(innermost, (open_ends[-1], track))
-            else:
-                heappush(free, track)
-        enclosing = bisect_left(innermost, (end, 0))
-        if enclosing < len(innermost):
-            track = innermost.pop(enclosing)[1]
-        elif free:
-            track = heappop(free)
+            if not open_ends or end <= open_ends[-1]:
+                open_ends.append(end)
+                number[at] = track
+                break
         else:
-            track, made = made, made + 1
-            within.append([])
-        within[track].append(end)
-        insort(innermost, (end, track))
-        number[at] = track
+            number[at] = len(within)
+            within.append([end])
     return number
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...joins import grouped
 from ...slices import NONE, Collective, Column, Kind, Numbering
 from . import kinds
 from .about import ranks_in
-from .recorders import Recorders
+from .recorders import Recorders, around
 from .rows import Said
 
 Mask = NDArray[np.bool_]
@@ -106,17 +107,9 @@ def _annotated(columns: dict[str, Column], names: list[str], rows: Column) -> Co
     nccl = np.array([one.startswith("nccl:") for one in names], bool)
     marks = np.flatnonzero(nccl[columns["name"]] & (columns["kind"] == Kind.GPU_ANNOTATION))
     found = np.full(len(rows), NONE, np.int64)
-    if not len(marks) or not len(rows):
-        return found
-    # Rows are in the order of lanes and starts, so the last mark before a kernel is the one around
-    # it; or the next, if both last equally long.
-    end = columns["start"] + columns["duration"]
-    before = np.searchsorted(marks, rows) - 1
-    for candidate in (before + 1, before):
-        mark = marks[np.clip(candidate, 0, len(marks) - 1)]
-        around = (columns["lane"][mark] == columns["lane"][rows]) & (end[rows] <= end[mark])
-        around &= columns["start"][mark] <= columns["start"][rows]
-        found = np.where(around, columns["name"][mark], found)
+    for lane, here in grouped(columns["lane"][rows]):
+        mark = around(columns, marks[columns["lane"][marks] == lane], columns["start"][rows[here]])
+        found[here] = np.where(mark == NONE, NONE, columns["name"][mark])
     return found
 
 

@@ -17,12 +17,13 @@ from .text import Text
 
 
 class RankFiles:
-    """The files of ranks, as they were when they were read: see `slices.Files`."""
+    """The files of ranks, as they were when they were read."""
 
     def __init__(self, of_rank: Mapping[int, tuple[Path, State]]):
         self._of_rank = of_rank
 
     def args(self, rank: int, origins: Column) -> Iterator[dict[str, Any]]:
+        """The args of these events (numbers, ascending) of a rank; its file is read once."""
         wanted = iter(origins.tolist())
         origin = next(wanted, None)
         number = 0
@@ -39,6 +40,8 @@ class RankFiles:
     def moments(
         self, rank: int, name: str, origins: Column
     ) -> tuple[list[int], list[tuple[int, dict[str, Any]]]]:
+        """The starts of these events as the file has them (ns), and (time, args) of its instants
+        of this name."""
         mark = json.dumps(name).encode()
         wanted = origins.tolist()
         starts: list[int] = []
