@@ -57,7 +57,8 @@ class Film:
     def said(self, at: int) -> str:
         """One sentence on round `at`, or on the start."""
         if at == 0:
-            return f"Start: each rank has its own numbers only, in {_chunks(self.chunks)}."
+            pieces = "one piece" if self.chunks == 1 else f"{self.chunks} chunks"
+            return f"Start: each rank has its own numbers only, in {pieces}."
         messages = self.rounds[at - 1]
         adds = [one for one in messages if one[3]]
         does = "adds" if len(adds) == len(messages) else "takes"
@@ -226,10 +227,6 @@ def _recorded(found: Messages, stamp: Provenance, title: str) -> Film:
         stamp=stamp,
         note=note,
     )
-
-
-def _chunks(count: int) -> str:
-    return "one piece" if count == 1 else f"{count} chunks"
 
 
 def _named(chunks: Sequence[int]) -> str:

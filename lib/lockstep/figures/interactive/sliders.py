@@ -708,16 +708,18 @@ def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Sl
     counts = [8 * 4**k for k in range(8)]
     sliders = [
         Slider.of("gpus", "GPUs", counts, gpus, "{:,}".format),
-        Slider.of("years", "a GPU fails each", (1, 2, 10, 30), years, _years),
+        Slider.of(
+            "years",
+            "a GPU fails each",
+            (1, 2, 10, 30),
+            years,
+            lambda v: f"{v:g} year{'s' * (v != 1)}",
+        ),
         Slider.of("save", "a checkpoint takes", (1, 5, 30, 120, 600), save, _long),
         Slider.of("restart", "to start again takes", (0, 60, 300, 600, 1800), 600, _long),
     ]
     stamps = [simulated("failures at random, by Daly's formula")]
     return Sliders("How often to save", sliders, {}, draw, stamps, picture=drawn)
-
-
-def _years(number: float) -> str:
-    return f"{number:g} year{'s' * (number != 1)}"
 
 
 def _between(values: Mapping[str, Any]) -> float:
@@ -837,7 +839,7 @@ def _line_sliders(
     alpha, bandwidth = _rounded(line.alpha), _rounded(line.bandwidth)
     return [
         Slider.of("alpha", "α", _steps(*alphas), alpha, _seconds),
-        Slider.of("bandwidth", "1/β", _steps(*bandwidths), bandwidth, _rate),
+        Slider.of("bandwidth", "1/β", _steps(*bandwidths), bandwidth, lambda v: quantity(v, "B/s")),
     ]
 
 
@@ -852,10 +854,6 @@ def _seconds(value: float) -> str:
 
 def _bytes(value: float) -> str:
     return quantity(value, "B")
-
-
-def _rate(value: float) -> str:
-    return quantity(value, "B/s")
 
 
 def _rounded(value: float) -> float:

@@ -61,7 +61,10 @@ def align(trace: Trace) -> Trace:
     if trace.certificate is not None:
         return trace
     if len(trace.ranks) < 2:
-        return trace.derive(certificate=_nothing_to_align(trace))
+        rank = trace.ranks[0] if trace.ranks else 0
+        why = f"rank {rank} is the only one" if trace.ranks else "there are no ranks"
+        alone = Certificate(rank, 0, 0, 0, {rank: 0}, {}, {}, 0, 0, 0, why, trace.stamp)
+        return trace.derive(certificate=alone)
     matches = match(trace)
     matches = matches.select(np.flatnonzero(matches.synchronises))
     if _one_host(trace):
@@ -93,12 +96,6 @@ class _Clocks:
         """Nanoseconds (int64) by which the clocks of the ranks at `place` are ahead at `time`."""
         gained = np.rint(self.drift[place] * (time - self.at[place])) if self.drift.any() else 0
         return np.rint(self.offset[place]).astype(np.int64) + np.asarray(gained).astype(np.int64)
-
-
-def _nothing_to_align(trace: Slices) -> Certificate:
-    rank = trace.ranks[0] if trace.ranks else 0
-    evidence = f"rank {rank} is the only one" if trace.ranks else "there are no ranks"
-    return Certificate(rank, 0, 0, 0, {rank: 0}, {}, {}, 0, 0, 0, evidence, trace.stamp)
 
 
 def _one_host(trace: Slices) -> bool:
@@ -215,7 +212,8 @@ def _tree(matches: Matches, ranks: Column, fewest: int) -> list[tuple[int, int, 
 def _fit(matches: Matches, ranks: tuple[int, ...]) -> _Clocks:
     """Offset and drift of each rank, the first being the reference."""
     place = np.searchsorted(np.array(ranks), matches.rank)
-    at = np.array([_middle(matches.end[place == rank]) for rank in range(len(ranks))])
+    own = [matches.end[place == rank] for rank in range(len(ranks))]
+    at = np.array([(int(ends.min()) + int(ends.max())) // 2 for ends in own])
     time = (matches.end - at[place]).astype(np.float64)
     scale = max(1.0, float(np.abs(time).max()))
     time /= scale  # in −1 … 1, so that the equations are well-conditioned
@@ -241,10 +239,6 @@ def _fit(matches: Matches, ranks: tuple[int, ...]) -> _Clocks:
         offset, drift, _ = _refine(matches, place, time, offset, drift, certain, likely)
     covariance = covariance / np.array([[1, scale], [scale, scale**2]])
     return _Clocks(at, offset, drift / scale, covariance)
-
-
-def _middle(times: Column) -> int:
-    return (int(times.min()) + int(times.max())) // 2
 
 
 def _line(time: Column, value: Column) -> tuple[float, float]:

@@ -222,10 +222,11 @@ def _captured(trace: Slices, own: Column, captures: list[Column]) -> tuple[list[
             "is not known"
         )
     wanted = [Kind(kind) for kind in trace.kind[own]]
+    names = [[trace.names[name] for name in trace.name[calls]] for calls in captures]
     fit = {
         tuple(_operators(trace, calls))
-        for calls in captures
-        if len(calls) == len(own) and all(map(_launches, _names(trace, calls), wanted))
+        for calls, called in zip(captures, names, strict=True)
+        if len(calls) == len(own) and all(map(_launches, called, wanted))
     }
     if len(fit) == 1:
         return list(fit.pop()), ""
@@ -234,10 +235,6 @@ def _captured(trace: Slices, own: Column, captures: list[Column]) -> tuple[list[
         f"{'several' if fit else 'none'} of the trace's captures (of {many} launching calls) "
         f"{'fit' if fit else 'fits'} a graph of {counted(len(own), 'node')}"
     )
-
-
-def _names(trace: Slices, calls: Column) -> list[str]:
-    return [trace.names[name] for name in trace.name[calls]]
 
 
 def _launches(call: str, kind: Kind) -> bool:

@@ -45,7 +45,7 @@ def export(trace: Slices, file: str | os.PathLike[str]) -> Path:
     part = path.with_name(path.name + ".part")  # a reader never finds half a file
     try:
         with (
-            _open(part, packed=path.suffix == ".gz") as raw,
+            gzip.open(part, "wb", 1) if path.suffix == ".gz" else part.open("wb") as raw,
             io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace") as out,
         ):
             events = chain(_events(trace, first, _shapes(trace)), _counters(trace, first))
@@ -217,10 +217,6 @@ def _details(trace: Slices, known: int) -> dict[str, Any]:
 
 def _metadata(name: str, rank: int, thread: int, args: dict[str, Any]) -> str:
     return _json({"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args})
-
-
-def _open(path: Path, *, packed: bool) -> gzip.GzipFile | io.BufferedWriter:
-    return gzip.open(path, "wb", compresslevel=1) if packed else path.open("wb")
 
 
 def _json(value: Any) -> str:

@@ -30,12 +30,18 @@ def find_communications(
     """Tells communication from computation among kernels (changes "kind"), and adds the column
     "collective". See `kinds` for the evidence."""
     on_gpu = columns["kind"] == Kind.COMPUTE
-    recorders = Recorders(columns, names, on_gpu, _sized(columns["said"], said))
+    sized = [one.elements_in >= 0 or one.bytes_in >= 0 for one in said]
+    sized.append(False)  # the last place is for NONE, which is −1
+    recorders = Recorders(columns, names, on_gpu, np.array(sized, bool)[columns["said"]])
     evidence = _evidence(columns, names, recorders, on_gpu)
     communicates = evidence != NONE
     columns["kind"][communicates] = Kind.COMMUNICATION
     recorder = recorders.row
-    _give_sequences(columns["sequence"], recorder, communicates)
+    # Kernels that do not say their sequence have that of the operator that launched them.
+    sequence = columns["sequence"]
+    silent = (recorder != NONE) & (sequence < 0)
+    sequence[silent] = sequence[recorder[silent]]
+    sequence[~communicates] = NONE  # of an operator: it names the same collective a second time
     rows = np.flatnonzero(communicates)
     clues = _clues(columns, names, rows, evidence[rows], recorder[rows])
     distinct, row = np.unique(clues, axis=1, return_inverse=True)  # far fewer than rows
@@ -57,12 +63,6 @@ def find_communications(
     return list(known)
 
 
-def _sized(column: Column, said: list[Said]) -> Mask:
-    """Which rows say how much they communicate."""
-    sized = [one.elements_in >= 0 or one.bytes_in >= 0 for one in said]
-    return np.array([*sized, False], bool)[column]  # the last place is for NONE, which is −1
-
-
 def _evidence(
     columns: dict[str, Column], names: list[str], recorders: Recorders, on_gpu: Mask
 ) -> Column:
@@ -75,13 +75,6 @@ def _evidence(
     by_itself = (on_gpu & (columns["said"] != NONE)) | (columns["kind"] == Kind.COMMUNICATION)
     ways = (by_itself, by_recorder & recorders.nested, by_recorder, named)
     return np.select(ways, (_METADATA, _LAUNCH, _EXTERNAL, _NAME), NONE)
-
-
-def _give_sequences(sequence: Column, recorder: Column, communicates: Mask) -> None:
-    """Kernels that do not say their sequence have that of the operator that launched them."""
-    silent = (recorder != NONE) & (sequence < 0)
-    sequence[silent] = sequence[recorder[silent]]
-    sequence[~communicates] = NONE  # of an operator: it names the same collective a second time
 
 
 def _clues(

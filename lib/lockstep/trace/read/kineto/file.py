@@ -104,10 +104,11 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     if many := int((again := _given_again(columns)).sum()):
         notes.append(f"{counted(many, 'slice')} given twice, with the same time and ids: left out")
         columns = {column: values[~again] for column, values in columns.items()}
-    if slow := _calls_last_long(columns["kind"], columns["duration"]):
+    calls = columns["duration"][columns["kind"] == Kind.LAUNCH]
+    if len(calls) and (median := float(np.median(calls))) > _SLOW_CALL:
         notes.append(
-            f"half of its calls that launch work take {slow}: are its times nanoseconds? They are "
-            "taken for microseconds, as PyTorch's profiler writes them"
+            f"half of its calls that launch work take {milliseconds(median)} ms: are its times "
+            "nanoseconds? They are taken for microseconds, as PyTorch's profiler writes them"
         )
     about = about_file(says, path, columns, notes)
     about |= _unread(columns["category"], categories, notes)
@@ -206,13 +207,6 @@ def _given_again(columns: dict[str, Column]) -> Mask:
     again[near] = True
     again[near[first]] = False
     return again if (again[near] & (ids != NONE).any(axis=0)).any() else np.zeros_like(again)
-
-
-def _calls_last_long(kind: Column, duration: Column) -> str:
-    """Say how long half of the launching calls take, if longer than any driver needs."""
-    calls = duration[kind == Kind.LAUNCH]
-    median = float(np.median(calls)) if len(calls) else 0.0
-    return f"{milliseconds(median)} ms" if median > _SLOW_CALL else ""
 
 
 def _base(says: dict[str, Any], middle: int, notes: list[str]) -> int:
