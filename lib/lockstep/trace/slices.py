@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from ..base.formatting import milliseconds, printable
 from ..base.provenance import Provenance, simulated
 from .certificate import Certificate
-
-if TYPE_CHECKING:
-    from .read.kineto.rank_files import RankFiles
 
 Column = NDArray[Any]
 Answer = TypeVar("Answer")
@@ -192,12 +189,12 @@ class Slices:
         notes: Sequence[str] = (),
         about: Mapping[int, Mapping[str, Any]] | None = None,
         certificate: Certificate | None = None,
-        files: RankFiles | None = None,
+        files: Any = None,
     ):
         """For those who read traces; others use `load` and `from_slices`.
 
         columns: may be in any order of rows and lack any but start, duration, lane and name.
-        files: what the slices come from.
+        files: what the slices come from, as `read.kineto.rank_files` has it.
         """
         rows = len(columns["start"])
         lane = np.asarray(columns["lane"])

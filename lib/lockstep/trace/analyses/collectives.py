@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...base.formatting import counted, in_one_line, microseconds, percent, printable, quantity
+from ...base.formatting import counted, cut, in_one_line, microseconds, percent, printable, quantity
 from ...figures.table import Table, table
 from ...models.cost import bus_factor
 from ..intervals import Intervals, covered, subtract, union
@@ -49,8 +49,7 @@ class Doing:
     time: int
 
     def __str__(self) -> str:
-        name = self.name if len(self.name) <= 48 else self.name[:47] + "…"
-        name = in_one_line(name)
+        name = in_one_line(cut(self.name, 48))
         what = {"device": name, "host": f"{name} (device idle)"}.get(self.where, self.where)
         return f"{what} {_time(self.time)}"
 
