@@ -30,7 +30,7 @@ class Step:
         return batch_in(self.name)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Batch:
     """The batch of one pass of an inference server, as its annotation says.
 
@@ -41,10 +41,6 @@ class Batch:
     phase: str
     requests: int
     tokens: int = NONE
-
-    def __str__(self) -> str:
-        tokens = "" if self.tokens == NONE else f", {self.tokens:,} tokens"
-        return f"{self.phase} of {self.requests:,} requests{tokens}"
 
 
 def batch_in(name: str) -> Batch | None:
