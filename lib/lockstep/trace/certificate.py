@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..base.formatting import microseconds
 from ..base.provenance import Provenance, simulated
 from ..figures.table import table
+from .intervals import Times
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,11 @@ class Certificate:
             f"{self.violations:,} violate causality. "
             f"No waiting time below {microseconds(self.resolution, 1)} µs is reported."
         )
+
+    def ahead(self, rank: int, times: Times) -> Times:
+        """Nanoseconds by which a rank's clock was ahead of the reference's when it showed these."""
+        gained = 1e-6 * self.drift.get(rank, 0.0) * (times - self.at.get(rank, 0))
+        return self.offsets[rank] + np.rint(gained).astype(np.int64)
 
     def _drift(self) -> str:
         largest = max(self.drift.values(), key=abs, default=0.0)

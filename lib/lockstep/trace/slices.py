@@ -322,20 +322,14 @@ class Slices:
     def moments(self, rank: int, name: str) -> tuple[Column, list[dict[str, Any]]]:
         """(times in ns, args) of the instants of this name in a rank's file, on the trace's clock.
 
-        Two of the rank's slices, the first and the last, say how the file's times became the
-        trace's. Raises TraceError where the file has changed or is gone.
+        Raises TraceError where the file has changed or is gone.
         """
-        rows = np.flatnonzero((self.rank == rank) & (self.origin != NONE))
-        if self.files is None or not len(rows):
-            return np.empty(0, np.int64), []
-        ends = rows[[np.argmin(self.start[rows]), np.argmax(self.start[rows])]]
-        order = np.argsort(self.origin[ends], kind="stable")
-        had, found = self.files.moments(rank, name, self.origin[ends][order])
-        first, last = (had[int(np.flatnonzero(order == at)[0])] for at in (0, 1))
-        moved = self.start[ends] - np.array([first, last])
+        has_any = self.files is not None and (self.rank == rank).any()
+        found = self.files.moments(rank, name) if has_any else []
         times = np.array([time for time, _ in found], np.int64)
-        part = (times - first) / max(last - first, 1)
-        times = times + moved[0] + np.rint(part * (moved[1] - moved[0])).astype(np.int64)
+        times += self.about.get(rank, {}).get("base", 0)
+        if self.certificate is not None:
+            times -= self.certificate.ahead(rank, times)
         return times, [args for _, args in found]
 
     # ── Deriving ─────────────────────────────────────────────────────────────────────────────

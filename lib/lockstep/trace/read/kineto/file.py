@@ -110,7 +110,7 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
             f"half of its calls that launch work take {milliseconds(median)} ms: are its times "
             "nanoseconds? They are taken for microseconds, as PyTorch's profiler writes them"
         )
-    about = about_file(says, path, columns, notes)
+    about = about_file(says, path, columns, notes) | {"base": base}
     about |= _unread(columns["category"], categories, notes)
     known = find_communications(columns, names, list(rows.said), about, notes)
     columns["name"], names = _used(columns["name"], names, notes)

@@ -37,20 +37,11 @@ class RankFiles:
         if origin is not None:
             raise TraceError(f"{self._path(rank)} no longer has event no. {origin:,}")
 
-    def moments(
-        self, rank: int, name: str, origins: Column
-    ) -> tuple[list[int], list[tuple[int, dict[str, Any]]]]:
-        """The starts of these events as the file has them (ns), and (time, args) of its instants
-        of this name."""
+    def moments(self, rank: int, name: str) -> list[tuple[int, dict[str, Any]]]:
+        """(time in ns as the file has it, args) of the instants of this name in a rank's file."""
         mark = json.dumps(name).encode()
-        wanted = origins.tolist()
-        starts: list[int] = []
         found: list[tuple[int, dict[str, Any]]] = []
-        number = 0
         for text, events in self._events(rank):
-            while len(starts) < len(wanted) and wanted[len(starts)] < number + len(events):
-                starts.append(_time(_parsed(events[wanted[len(starts)] - number])))
-            number += len(events)
             if mark in text:
                 for raw in events:
                     if isinstance(raw, msgspec.Raw) and mark in bytes(raw):
@@ -58,7 +49,7 @@ class RankFiles:
                         if event.get("ph") in ("i", "I") and event.get("name") == name:
                             args = event.get("args")
                             found.append((_time(event), args if isinstance(args, dict) else {}))
-        return starts, found
+        return found
 
     def _path(self, rank: int) -> Path:
         return self._of_rank[rank][0]
