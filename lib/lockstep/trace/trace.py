@@ -31,7 +31,7 @@ from .read.kineto.load import Source, load, load_runs
 from .read.memory_snapshot import memory as _memory
 from .slices import Slices, once
 from .steps import steps as _steps
-from .write.frames import to_pandas as _to_pandas
+from .write.rows import to_pandas as _to_pandas
 
 _aligned = once(_align)
 Said = TypeVar("Said", bound=Collectives | CriticalPath | WhatIf)

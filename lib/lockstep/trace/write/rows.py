@@ -1,4 +1,4 @@
-"""Every answer as plain rows, for JSON, CSV and whoever compares runs."""
+"""Every answer as plain rows, for JSON, CSV and whoever compares runs; slices as a data frame."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..slices import TraceError
+from ..slices import Kind, Slices, TraceError
 
 Row = dict[str, Any]
 
@@ -33,6 +33,18 @@ def rows_of(
         except TraceError as error:
             refused[name] = str(error)
     return answers, refused
+
+
+def to_pandas(trace: Slices) -> Any:
+    """A pandas DataFrame, names and kinds as categories. Raises ImportError without pandas."""
+    import pandas as pd
+
+    assert len(set(trace.names)) == len(trace.names), "names of a trace are distinct"
+    columns: dict[str, Any] = trace.columns()
+    columns["name"] = pd.Categorical.from_codes(columns["name"], list(trace.names))
+    labels = [kind.label for kind in Kind]
+    columns["kind"] = pd.Categorical.from_codes(columns["kind"], labels)
+    return pd.DataFrame(columns)
 
 
 def write_csv(answers: dict[str, list[Row]], folder: Path) -> list[Path]:
