@@ -334,7 +334,7 @@ def test_a_gpu_and_a_process_of_the_same_number_are_two_lanes(tmp_path: Path) ->
         ("stream 7", 7, 7),
         ("stream 20", 20, 7),
     ]
-    assert (lanes[0].process, lanes[1].thread) == ("python", "thread 9 (pt_autograd_0)")
+    assert lanes[0].process == "python"
 
 
 def test_threads_of_one_name_are_told_apart(tmp_path: Path) -> None:

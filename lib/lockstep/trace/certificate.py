@@ -23,8 +23,8 @@ class Certificate:
     spread: 95 % of the others end on all ranks within this time. offsets: by how much a rank's
     clock was ahead of the reference's when it showed `at`; drift: by how much it gained on it, in
     parts per million, missing where that was not significant. violations: collectives which one
-    rank leaves before the last has come, as nobody can; worst: by how much, among those whose ends
-    agree. resolution: no waiting time below it may be reported. evidence: in words.
+    rank leaves before the last has come, as nobody can. resolution: no waiting time below it may be
+    reported. evidence: in words.
     """
 
     reference: int
@@ -35,7 +35,6 @@ class Certificate:
     drift: Mapping[int, float]
     at: Mapping[int, int]
     violations: int
-    worst: int
     resolution: int
     evidence: str
     stamp: Provenance | None = field(default=None, repr=False, compare=False)

@@ -67,7 +67,6 @@ class Lane:
     stream: int = NONE
     device: int = NONE
     process: str = ""
-    thread: str = ""
 
     @property
     def on_device(self) -> bool:

@@ -63,7 +63,7 @@ def align(trace: Trace) -> Trace:
     if len(trace.ranks) < 2:
         rank = trace.ranks[0] if trace.ranks else 0
         why = f"rank {rank} is the only one" if trace.ranks else "there are no ranks"
-        alone = Certificate(rank, 0, 0, 0, {rank: 0}, {}, {}, 0, 0, 0, why, trace.stamp)
+        alone = Certificate(rank, 0, 0, 0, {rank: 0}, {}, {}, 0, 0, why, trace.stamp)
         return trace.derive(certificate=alone)
     matches = match(trace)
     matches = matches.select(np.flatnonzero(matches.synchronises))
@@ -123,7 +123,6 @@ def _already_common(trace: Slices, matches: Matches) -> Certificate:
         drift={},
         at={},
         violations=int((gap > 0).sum()),
-        worst=worst,
         resolution=max(usual, worst, _CLOCK_OF_A_HOST),
         evidence="same host clock",
         stamp=trace.stamp,
@@ -382,7 +381,6 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
         drift={int(r): float(d) * 1e6 for r, d in zip(ranks, clocks.drift, strict=True) if d},
         at=dict(zip(trace.ranks, clocks.at.tolist(), strict=True)),
         violations=violations,
-        worst=worst,
         resolution=max(spread, worst, 2 * wander, unsure, _LATENESS_OF_GPUS),
         evidence=_evidence(used),
         stamp=trace.stamp,

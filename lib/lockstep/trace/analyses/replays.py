@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,14 +60,6 @@ class Graph:
     launch: float
     where: str
     linked: str
-
-    @property
-    def by_operator(self) -> dict[str, float]:
-        """Operator in the capture → nanoseconds of its nodes in a replay, most first."""
-        times: Counter[str] = Counter()
-        for node in self.nodes:
-            times[node.captured_in] += node.time  # type: ignore[assignment]
-        return dict(times.most_common())
 
 
 @dataclass(frozen=True)
