@@ -169,7 +169,7 @@ def test_steps_that_hardly_fit_thrash_and_the_headline_says_so() -> None:
     trace, _ = of("thrashing")
     found = trace.cause()
     assert (found.word, found.ranks) == ("allocator thrashing", ())
-    _, sections = summary.summarise(FOLDER / "thrashing")
+    _, sections, _ = summary.summarise(FOLDER / "thrashing")
     assert "cudaMalloc and cudaFree" in sections[0][1]
 
 

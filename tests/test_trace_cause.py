@@ -26,14 +26,14 @@ RECORDED = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recordings(name):
-    trace, sections = summary.summarise(DATA / name)
+    trace, sections, _ = summary.summarise(DATA / name)
     found = trace.cause()
     assert (found.word, found.ranks) == RECORDED[name]
     assert dict(sections)["Likely cause"] == str(found)
 
 
 def test_the_headline_of_a_thrashing_allocator_speaks_of_memory():
-    _, sections = summary.summarise(DATA / "cases" / "emptied")
+    _, sections, _ = summary.summarise(DATA / "cases" / "emptied")
     said = sections[0][1]
     assert "38 % of its steps the host is in cudaMalloc and cudaFree" in said
     assert "CUDA graph" not in said

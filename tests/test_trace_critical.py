@@ -181,7 +181,7 @@ def test_nobody_waits_for_a_rank_that_came_when_it_was_over_or_within_the_resolu
                 reduce(came, 450, rank=1),
             ]
         )
-        exact = Certificate(0, 1, 0, 0, {}, {}, {}, 0, 0, resolution, "by construction")
+        exact = Certificate(0, 1, 0, 0, {}, {}, {}, 0, resolution, "by construction")
         path = critical_path(trace.derive(certificate=exact))
         assert_tiles(path, last=500)
         return path.by_rank

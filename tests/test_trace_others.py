@@ -12,7 +12,7 @@ from pathlib import Path
 
 import broken
 import pytest
-from kineto_files import PID, START, event, head, kernel, metadata, write
+from kineto_files import START, event, head, kernel, metadata, write
 from lockstep.trace import Kind, Trace, TraceError, summary
 from painted import COLOURS, differences, painted
 from shapes import REDUCED, SENT, old_recorder
@@ -153,24 +153,6 @@ def test_an_intel_gpu_is_read(tmp_path):
     ]
     spent = load(tmp_path, work).breakdown().of(0)
     assert (spent.compute, spent.copies, spent.host_bound) == (7_000, 3_000, 1_000)
-
-
-def test_numbers_of_threads_and_streams_that_are_text(tmp_path):
-    """As PyTorch wrote them until 1.9, with its steps among the operators."""
-    work = [
-        event("Operator", "ProfilerStep#3", START, 90_000, tid=str(PID)),
-        event("Operator", "aten::mm", START + 10, 9_000, tid=str(PID)),
-        event("Runtime", "cudaLaunchKernel", START + 20, 1_000, tid=PID, correlation=1),
-        event(
-            "Kernel", "gemm", START + 5_000, 7_000, pid=0, tid="stream 7", stream=7, correlation=1
-        ),
-    ]
-    trace = load(tmp_path, [metadata("thread_name", PID, str(PID), name="main"), *work])
-    assert [(lane.stream, lane.rank) for lane in trace.lanes] == [(-1, 0), (7, 0)]
-    assert trace.breakdown().of(0, 3).compute == 7_000
-    assert trace.breakdown().of(0, 3).length == 90_000
-    (group,) = trace.kernels().by_operator().groups
-    assert (group.name, group.total) == ("aten::mm", 7_000)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +303,7 @@ def program(*, gaps: int = 0, late: int = 0, talk: int = 0, copy: int = 0) -> li
 )
 def test_three_sentences_say_what_holds_the_step_back(what, first, last, tmp_path):
     write(tmp_path / "rank0.json", program(**what))
-    _, sections = summary.summarise(tmp_path)
+    _, sections, _ = summary.summarise(tmp_path)
     said = sections[0][1].splitlines()
     assert len(said) == 3 and said[0].startswith(first) and last in said[2]
 
@@ -329,11 +311,11 @@ def test_three_sentences_say_what_holds_the_step_back(what, first, last, tmp_pat
 def test_a_headline_says_first_what_is_missing(tmp_path):
     for rank, events in enumerate((program(gaps=100_000), [event("cpu_op", "aten::mm", START, 9)])):
         write(tmp_path / f"rank{rank}.json", events, head(rank, 2))
-    _, sections = summary.summarise(tmp_path)
+    _, sections, _ = summary.summarise(tmp_path)
     assert sections[0][1].startswith("rank 1 has no kernels in the trace, although other ranks")
     (tmp_path / "rank0.json").unlink()
     write(tmp_path / "rank1.json", [event("mtia_ccp_events", "dma", START, 9)], head(1, 2))
-    _, sections = summary.summarise(tmp_path)
+    _, sections, _ = summary.summarise(tmp_path)
     assert sections[0][1].startswith("What holds the steps back cannot be said: rank 1 has no")
 
 

@@ -179,5 +179,5 @@ def test_the_command_says_it_too(tmp_path, capsys):
     lost = {row["rank"]: row["lost"] for row in report["answers"]["breakdown"]}
     assert lost == {0: 0, 1: 11 / 20}
     assert "rank 1: the kernels of 11 of 20 launching calls (55 %)" in report["headline"][0]
-    _, sections = summary.summarise(tmp_path)
+    _, sections, _ = summary.summarise(tmp_path)
     assert "11 of 20 launching calls" in dict(sections)["Where the time went"]

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 from itertools import chain
 from pathlib import Path
@@ -346,23 +346,23 @@ def _trace(arguments: argparse.Namespace) -> int:
         run = run.removeprefix("./").rstrip("/")
         run = "" if run == "." else run
     source = paths[0] if len(paths) == 1 else paths
-    trace, sections = summary.summarise(
+    trace, sections, found = summary.summarise(
         source, arguments.skip, run=run, more=arguments.more, before=arguments.before
     )
     with writing():
-        _say_trace(arguments, trace, sections)
-        _export_trace(arguments, trace, sections)
+        _say_trace(arguments, found, sections)
+        _export_trace(arguments, trace, found, sections)
     return 0
 
 
 def _say_trace(
-    arguments: argparse.Namespace, trace: Trace, sections: list[tuple[str, str]]
+    arguments: argparse.Namespace, found: dict[str, Any], sections: list[tuple[str, str]]
 ) -> None:
     """Print the answers, as text or as JSON, and write them as tables."""
     from .trace.write import rows
 
     if arguments.json or arguments.csv is not None:
-        answers, refused = rows.rows_of(trace, arguments.skip, arguments.more)
+        answers, refused = rows.rows_of(found, arguments.more)
     if arguments.json:
         said = {title: text for title, text in sections if title in ("What was read", "Clock")}
         report = {"stamp": sections[0][0], "headline": sections[0][1].splitlines(), **said}
@@ -374,7 +374,10 @@ def _say_trace(
 
 
 def _export_trace(
-    arguments: argparse.Namespace, trace: Trace, sections: list[tuple[str, str]]
+    arguments: argparse.Namespace,
+    trace: Trace,
+    found: dict[str, Any],
+    sections: list[tuple[str, str]],
 ) -> None:
     """Write the trace's page and its file for Perfetto, and open that."""
     from .trace.write import perfetto, perfetto_page
@@ -382,9 +385,7 @@ def _export_trace(
     if arguments.html is not None:
         from .timeline import page
 
-        path = None
-        with suppress(TraceError):  # the section below the timeline says why there is none
-            path = trace.critical_path()
+        path = None if isinstance(found["Critical path"], TraceError) else found["Critical path"]
         arguments.html.write_text(page(trace, sections, path=path), encoding="utf-8")
     if arguments.perfetto is not None:
         perfetto.export(trace, arguments.perfetto)

@@ -27,6 +27,11 @@ def in_one_line(text: object) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def cut(text: str, length: int) -> str:
+    """The text, or what fits of it: "a long na…" of so many characters."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def milliseconds(nanoseconds: float) -> str:
     """1,234.568 of 1_234_567_890. The unit is the sentence's, or the head's of a column."""
     return f"{nanoseconds / 1e6:,.3f}"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.formatting import BYTES, binary, fitting, in_one_line
+from ..base.formatting import BYTES, binary, cut, fitting, in_one_line
 from ..base.provenance import Provenance
 from ..base.style import ERROR, HATCHES, Look
 from .picture import Figure
@@ -115,7 +115,7 @@ class MemoryOverTime:
             "allocations": [one.tolist() for one in columns],
             "began": [*map(np.ndarray.tolist, spans)],
             "open": [int(at) for at in np.flatnonzero(self.end[drawn] > last_state)],
-            "lines": [_short(self.lines[one]) for one in used.tolist()],
+            "lines": [cut(in_one_line(self.lines[one]), _LONGEST) for one in used.tolist()],
             "kinds": [
                 {"label": in_one_line(look.label), "colour": look.colour, "pattern": look.pattern}
                 for look in self.looks
@@ -213,11 +213,6 @@ class MemoryOverTime:
 
 def _deltas(values: Column) -> list[int]:
     return np.diff(values, prepend=0).tolist()
-
-
-def _short(line: str) -> str:
-    line = in_one_line(line)
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _plain(text: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..base.machine import in_notebook
-from .scripts import joined
 
 BROWSER = Path(__file__).with_name("browser")
 # Each begins with one of these, which imports from those before it.
@@ -20,6 +20,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "sliders": ("nodes", "widget", "chart", "lanes", "sliders"),
     "memory": ("nodes", "widget", "colours", "stack", "paint", "held", "memory"),
 }
+_BETWEEN_FILES = re.compile(r"^import [^;]*;\n|^export (?!default)", re.MULTILINE)
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 # Where the widget's model is gone, JupyterLab writes an error into an output without children; what
 # is below it says more, and what to do: a widget that is there marks it.
@@ -99,6 +100,15 @@ def folded(still: str, summary: str) -> str:
 def script(start: str) -> str:
     """The JavaScript of one kind of widget."""
     return joined(BROWSER, FILES[start])
+
+
+def joined(folder: Path, files: Iterable[str]) -> str:
+    """JavaScript in one scope, as notebooks and pages cannot load a folder of modules.
+
+    files: in an order in which each imports only from those before it.
+    """
+    texts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in files]
+    return "\n".join(_BETWEEN_FILES.sub("", text) for text in texts)
 
 
 def reply(playable: Playable, asked: str) -> str:

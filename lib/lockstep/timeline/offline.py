@@ -30,17 +30,16 @@ def page(
     *,
     before: Trace | None = None,
     title: str = "",
-    ranks: Sequence[int] | None = None,
     groups: Mapping[str, str] | None = None,
     path: CriticalPath | None = None,
 ) -> str:
     """A page with the timeline of a trace, to be written to a file.
 
     sections: (heading, text) each, shown below as they are; nothing of a trace or a text is taken
-    for HTML. before, title, ranks, groups, path: as for `Timeline`. Raises TraceError as it does.
+    for HTML. before, title, groups, path: as for `Timeline`. Raises TraceError as it does.
     """
     # The title stands above.
-    shown = scene(trace, before=before, ranks=ranks, groups=groups, path=path)
+    shown = scene(trace, before=before, groups=groups, path=path)
     head, columns = pack(shown)
     packed = [gzip.compress(bytes(part), 6, mtime=0) for part in (head.encode(), *columns)]
     data = "".join(

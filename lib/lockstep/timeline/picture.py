@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.formatting import NANOSECONDS, fitting
+from ..base.formatting import NANOSECONDS, cut, fitting
 from ..base.style import HATCHES, ink
 from ..figures.picture import Figure
 from .scene import Column, Row, Scene, coverage, summary
@@ -101,7 +101,7 @@ def _label(scene: Scene, rows: list[Row], at: int) -> str:
     rank = f"{part} rank {row.rank}".strip()
     if row.is_band:
         return _plain(rank)
-    lane = row.lane if len(row.lane) <= 28 else row.lane[:27] + "…"
+    lane = cut(row.lane, 28)
     above = rows[at - 1] if at else None
     is_first = above is None or (above.part, above.rank) != (row.part, row.rank)
     return _plain(f"{rank} · {lane}" if is_first else lane)
@@ -181,11 +181,10 @@ def _names(axes: Any, scene: Scene, row: Row, y: float, size: float) -> None:
             continue
         room = int(scene.duration[at] / letter) - 1
         name = scene.operation(at) or _short(scene.names[scene.name[at]])
-        name = name if len(name) <= room else name[: room - 1] + "…"
         axes.text(
             scene.start[at] / size + letter / size / 2,
             y,
-            _plain(name),
+            _plain(cut(name, room)),
             fontsize=7,
             va="center_baseline",
             color=ink(looks[kind].colour),

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base import formatting, style
-from ..base.formatting import by_value, counted
+from ..base.formatting import by_value, counted, cut
 from ..base.provenance import Provenance
 from ..base.style import GROUPS, Look
 from ..trace import Kind, Trace, TraceError
@@ -192,21 +192,19 @@ def scene(
     *,
     before: Trace | None = None,
     title: str = "",
-    ranks: Sequence[int] | None = None,
     groups: Mapping[str, str] | None = None,
     path: CriticalPath | None = None,
 ) -> Scene:
     """Lay out a trace, below another one if `before` is given; each starts at its own 0.
 
-    ranks: only these. groups: by label a regular expression; slices of which it matches the whole
+    groups: by label a regular expression; slices of which it matches the whole
     name are a kind of their own. path: of `trace`, drawn on it. Raises TraceError
-    where there is nothing to draw, a rank is not there, or a group cannot be told.
+    where there is nothing to draw, or a group cannot be told.
     """
     patterns = _patterns(groups or {})
     traces = {"": trace} if before is None else {"before": before, "after": trace}
     pieces = [
-        _Piece(number, label, _of_ranks(one, ranks), patterns)
-        for number, (label, one) in enumerate(traces.items())
+        _Piece(number, label, one, patterns) for number, (label, one) in enumerate(traces.items())
     ]
     columns, rows = _joined(pieces)
     names = [name for piece in pieces for name in piece.names]
@@ -270,7 +268,7 @@ def _path(
     pieces = []
     for at, end in zip(cuts.tolist(), ends.tolist(), strict=True):
         one = segments[at]
-        if (row := of_lane.get((one.rank, _cut(one.lane) or "?"))) is None:
+        if (row := of_lane.get((one.rank, cut(one.lane, _LONGEST_NAME) or "?"))) is None:
             raise TraceError(f"the critical path is on rank {one.rank}, which is not drawn")
         pieces.append((one.start - first, end - first, row))
     return tuple(pieces)
@@ -336,8 +334,10 @@ class _Piece:
     """One trace of the picture, for which it counts from 0."""
 
     def __init__(self, number: int, label: str, trace: Trace, patterns: dict[str, re.Pattern[str]]):
+        if not len(trace):
+            raise TraceError("this trace has no slices: there is nothing to draw")
         self.trace = trace
-        self.names = [_cut(name) for name in trace.names]
+        self.names = [cut(name, _LONGEST_NAME) for name in trace.names]
         self.names += [LOOKS[kind].label for kind in (COMPUTES, HIDDEN, EXPOSED)]
         self.rows: list[Row] = []
         self.times: list[RankTimes] = []
@@ -403,7 +403,15 @@ class _Piece:
         is_quiet = not one.on_device and lasts < _QUIET * self._span
         bounds = np.cumsum([first, *np.bincount(level)]).tolist()
         self.rows += [
-            Row(self._number, rank, _cut(one.label) or "?", at, *ends, one.on_device, is_quiet)
+            Row(
+                self._number,
+                rank,
+                cut(one.label, _LONGEST_NAME) or "?",
+                at,
+                *ends,
+                one.on_device,
+                is_quiet,
+            )
             for at, ends in enumerate(pairwise(bounds))
         ]
 
@@ -434,21 +442,6 @@ def _kinds_of(trace: Trace, patterns: dict[str, re.Pattern[str]]) -> Column:
         group = _groups(trace.names, patterns)[trace.name]
         kinds = np.where(group == NONE, kinds, GROUP + group)
     return kinds.astype(np.uint8)
-
-
-def _of_ranks(trace: Trace, ranks: Sequence[int] | None) -> Trace:
-    if ranks is not None:
-        if missing := sorted(set(ranks) - set(trace.ranks)):
-            there = ", ".join(map(str, trace.ranks))
-            raise TraceError(f"rank {missing[0]} is not in this trace; there are ranks {there}")
-        trace = trace.select(np.isin(trace.rank, ranks))
-    if not len(trace):
-        raise TraceError("this trace has no slices: there is nothing to draw")
-    return trace
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
 def levels(start: Column, duration: Column) -> Column:
@@ -543,7 +536,7 @@ def _instances(trace: Trace, where: Column) -> Column:
 def _described(one: Any) -> dict[str, Any]:
     return {
         "operation": one.operation,
-        "group": _cut(one.group),
+        "group": cut(one.group, _LONGEST_NAME),
         "ranks": list(one.ranks),
         "in": one.bytes_in,
         "out": one.bytes_out,

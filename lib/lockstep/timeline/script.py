@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from ..figures import widget
-from ..figures.scripts import joined
 
 BROWSER, OF_FIGURES = Path(__file__).with_name("browser"), widget.BROWSER
 SHARED = ("colours",)  # with figures
@@ -17,4 +16,4 @@ FILES = (
 
 def script(start: str) -> str:
     """All files, in one scope. start: the file that begins it, "notebook" or "page"."""
-    return joined(OF_FIGURES, SHARED) + "\n" + joined(BROWSER, (*FILES, start))
+    return widget.joined(OF_FIGURES, SHARED) + "\n" + widget.joined(BROWSER, (*FILES, start))

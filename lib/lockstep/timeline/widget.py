@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ class Timeline:
     r"""A drawing of what every rank did: lanes by rank and stream, to zoom, search and compare.
 
     trace: with its stamp. before: another trace, drawn above on the same scale, each from its own
-    first start. ranks: only these. groups: up to four, as {"forward": r"F\d+"}: slices whose whole
+    first start. groups: up to four, as {"forward": r"F\d+"}: slices whose whole
     name a pattern matches have a colour and a pattern of their own. path: the trace's
     `critical_path()`, drawn as a line. In a notebook it shows a widget
     and, folded below it, a picture (PNG) with the shares of each rank, which is all that a saved
@@ -38,11 +38,10 @@ class Timeline:
         *,
         before: Trace | None = None,
         title: str = "",
-        ranks: Sequence[int] | None = None,
         groups: Mapping[str, str] | None = None,
         path: CriticalPath | None = None,
     ):
-        self.scene = scene(trace, before=before, title=title, ranks=ranks, groups=groups, path=path)
+        self.scene = scene(trace, before=before, title=title, groups=groups, path=path)
 
     @cached_property
     def _picture(self) -> Figure:

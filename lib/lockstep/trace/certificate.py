@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ..base.formatting import microseconds
 from ..base.provenance import Provenance, simulated
 from ..figures.table import table
+from .intervals import Times
 
 
 @dataclass(frozen=True)
@@ -20,8 +23,8 @@ class Certificate:
     spread: 95 % of the others end on all ranks within this time. offsets: by how much a rank's
     clock was ahead of the reference's when it showed `at`; drift: by how much it gained on it, in
     parts per million, missing where that was not significant. violations: collectives which one
-    rank leaves before the last has come, as nobody can; worst: by how much, among those whose ends
-    agree. resolution: no waiting time below it may be reported. evidence: in words.
+    rank leaves before the last has come, as nobody can. resolution: no waiting time below it may be
+    reported. evidence: in words.
     """
 
     reference: int
@@ -32,7 +35,6 @@ class Certificate:
     drift: Mapping[int, float]
     at: Mapping[int, int]
     violations: int
-    worst: int
     resolution: int
     evidence: str
     stamp: Provenance | None = field(default=None, repr=False, compare=False)
@@ -51,6 +53,11 @@ class Certificate:
             f"{self.violations:,} violate causality. "
             f"No waiting time below {microseconds(self.resolution, 1)} µs is reported."
         )
+
+    def ahead(self, rank: int, times: Times) -> Times:
+        """Nanoseconds by which a rank's clock was ahead of the reference's when it showed these."""
+        gained = 1e-6 * self.drift.get(rank, 0.0) * (times - self.at.get(rank, 0))
+        return self.offsets[rank] + np.rint(gained).astype(np.int64)
 
     def _drift(self) -> str:
         largest = max(self.drift.values(), key=abs, default=0.0)

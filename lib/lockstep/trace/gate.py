@@ -68,6 +68,13 @@ class Measure:
         return after / before - 1
 
     @property
+    def said(self) -> tuple[str, str, str]:
+        """(before, after, growth), in words."""
+        before, after = (_quantity(self.name, one) for one in self.medians)
+        nothing = math.isinf(self.growth)
+        return before, after, "from nothing" if nothing else percent(self.growth, 1, sign=True)
+
+    @property
     def odds(self) -> str:
         """How often noise does that, in words."""
         return "unknown" if self.chance is None else _likely(self.chance)
@@ -78,8 +85,7 @@ class Measure:
         return "cannot tell" if self.untold else "GREW" if self.grew else "ok"
 
     def __str__(self) -> str:
-        before, after = (_quantity(self.name, one) for one in self.medians)
-        growth = "from nothing" if math.isinf(self.growth) else percent(self.growth, 1, sign=True)
+        before, after, growth = self.said
         verdict = "grew" if self.grew else "did not grow beyond noise"
         said = f"{self.name} {verdict}: {before} → {after} ({growth}; chance by noise: {self.odds})"
         if self.untold:
@@ -169,11 +175,7 @@ class Gate(Answer):
         return "\n".join([*lines, "", *(f"- {_plain(one)}" for one in said)]) + "\n"
 
     def _tables(self) -> list[Table]:
-        rows = []
-        for one in self.measures:
-            before, after = (_quantity(one.name, value) for value in one.medians)
-            growth = "from nothing" if math.isinf(one.growth) else percent(one.growth, 1, sign=True)
-            rows.append((one.name, before, after, growth, one.odds, one.verdict))
+        rows = [(one.name, *one.said, one.odds, one.verdict) for one in self.measures]
         columns = ("measure", "before", "after", "growth", "chance by noise", "verdict")
         return [table(f"lockstep gate: {self.verdict}", columns, rows, stamp=self.stamps)]
 

@@ -60,16 +60,18 @@ def launch_of(trace: Slices, rows: Column) -> Column:
     of_rank = pieces(trace, calls)
     places = np.argsort(trace.rank[rows], kind="stable")
     for rank, piece in pieces(trace, rows[places]).items():
-        if rank in of_rank:
-            place = places[piece]
-            own = calls[of_rank[rank]]
-            key = trace.correlation[own]
-            order = np.argsort(key, kind="stable")  # of equals, the one that began first is first
-            own, key = own[order], key[order]
-            wanted = trace.correlation[rows[place]]
-            at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-            found[place] = np.where(key[at] == wanted, own[at], NONE)
+        own, wanted = calls[of_rank.get(rank, slice(0))], trace.correlation[rows[places[piece]]]
+        found[places[piece]] = look_up(trace.correlation, own, wanted)
     return found
+
+
+def look_up(column: Column, rows: Column, values: Column) -> Column:
+    """For each value the first of these rows whose column has it, NONE where there is none."""
+    if not len(rows):
+        return np.full(len(values), NONE, np.int64)
+    rows = rows[np.argsort(column[rows], kind="stable")]
+    at = np.minimum(np.searchsorted(column[rows], values), len(rows) - 1)
+    return np.where(column[rows[at]] == values, rows[at], NONE)
 
 
 def grouped(values: Column) -> list[tuple[int, Column]]:

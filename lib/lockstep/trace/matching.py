@@ -146,7 +146,9 @@ def match(trace: Slices) -> Matches:
     notes: list[str] = []
     ranks = np.array(trace.ranks or (0,), np.int32)
     entries, queues = _entries(trace, ranks, unmatched)
-    sizes = _sizes(trace)
+    # For each known collective the bytes that must be the same on all ranks; 0 where not.
+    same = [one.bytes_in if one.operation in _SAME_SIZE else 0 for one in trace.known]
+    sizes = np.array(same or [0], np.int64)
     number = _numbers(entries, sizes[entries.known], queues, ranks, unmatched, notes)
     entries, number = _side_by_side(entries, number)
     begin = np.flatnonzero(_is_new(entries.queue, number))
@@ -245,6 +247,7 @@ def _collectives(
     first = np.append(begin, len(entries.row))
     expected, of_group, assumed, synchronises = _expected(queues, trace.ranks, entries, len(ranks))
     one = entries.queue[begin]
+    handed_in = np.array([one.bytes_in for one in trace.known] or [0], np.int64)
     return Matches(
         first=first,
         rank=ranks[entries.place],
@@ -257,7 +260,7 @@ def _collectives(
         complete=np.diff(first) == expected[one],
         synchronises=synchronises[one],
         assumed=assumed[one],
-        even=_alike(_handed_in(trace)[entries.known], begin),
+        even=_alike(handed_in[entries.known], begin),
         unmatched={},
         notes=(),
     )
@@ -279,17 +282,6 @@ def _stable(codes: Column) -> Column:
     """A stable order of codes ≥ 0; numpy sorts 16 bits by radix, in linear time."""
     small = len(codes) and codes.max() < 1 << 16
     return np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")
-
-
-def _sizes(trace: Slices) -> Column:
-    """For each known collective the bytes that must be the same on all ranks; 0 where not."""
-    sizes = [one.bytes_in if one.operation in _SAME_SIZE else 0 for one in trace.known]
-    return np.array(sizes or [0], np.int64)
-
-
-def _handed_in(trace: Slices) -> Column:
-    """For each known collective the bytes that a rank hands in."""
-    return np.array([one.bytes_in for one in trace.known] or [0], np.int64)
 
 
 def _alike(values: Column, begin: Column) -> Column:

@@ -188,13 +188,10 @@ def _drift(before: Values, after: Values, level: float) -> _Drift:
     seen = _student_tail(abs(way) / error, freedom) < _DRIFTS / 2
     wide = math.sqrt(square * (1 / len(before) + 1 / len(after)) + error**2)
     beyond = _student_tail((middles[1] - middles[0] - way) / wide, freedom)
-    return _Drift(seen, beyond > (level if seen else _DRIFTED), _drift_said(way, before))
-
-
-def _drift_said(way: float, before: Values) -> str:
     typical = float(np.median(before))
     by = f" (by about {percent(way / typical, 1, sign=True)} in each)" if typical else ""
-    return f"cannot be compared: inside the runs, too, it may drift{by}; {_BY_TURNS}"
+    said = f"cannot be compared: inside the runs, too, it may drift{by}; {_BY_TURNS}"
+    return _Drift(seen, beyond > (level if seen else _DRIFTED), said)
 
 
 def _moved(before: Values, after: Values, length: int) -> str:

@@ -79,7 +79,7 @@ def item_size(dtype: str) -> int:
 
 def inputs_in(args: dict[str, Any]) -> tuple[Input, ...] | None:
     """The inputs of an operator by its args; None where the profiler did not record them."""
-    shapes = args.get("Input Dims", args.get("Input dims"))
+    shapes = args.get("Input Dims")
     if not isinstance(shapes, list):
         return None
     types = args.get("Input type")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import wraps
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -67,7 +67,6 @@ class Lane:
     stream: int = NONE
     device: int = NONE
     process: str = ""
-    thread: str = ""
 
     @property
     def on_device(self) -> bool:
@@ -141,29 +140,7 @@ COLUMNS: Mapping[str, Any] = {
 
 
 # Columns that a Slice has as they stand.
-_AS_THEY_ARE = (
-    "start",
-    "duration",
-    "rank",
-    "kind",
-    "stream",
-    "correlation",
-    "external",
-    "sequence",
-)
-
-
-class Files(Protocol):
-    """The files of a trace, to read what they say beside the columns when it is asked for."""
-
-    def args(self, rank: int, origins: Column) -> Iterator[dict[str, Any]]:
-        """The args of these events (numbers, ascending) of a rank; its file is read once."""
-
-    def moments(
-        self, rank: int, name: str, origins: Column
-    ) -> tuple[list[int], list[tuple[int, dict[str, Any]]]]:
-        """The starts of these events as the file has them (ns), and (time, args) of its instants
-        of this name."""
+_AS_THEY_ARE = COLUMNS.keys() - {"lane", "name", "collective", "origin"}
 
 
 class Numbering(dict[Any, int]):
@@ -211,12 +188,12 @@ class Slices:
         notes: Sequence[str] = (),
         about: Mapping[int, Mapping[str, Any]] | None = None,
         certificate: Certificate | None = None,
-        files: Files | None = None,
+        files: Any = None,
     ):
         """For those who read traces; others use `load` and `from_slices`.
 
         columns: may be in any order of rows and lack any but start, duration, lane and name.
-        files: what the slices come from.
+        files: what the slices come from, as `read.kineto.rank_files` has it.
         """
         rows = len(columns["start"])
         lane = np.asarray(columns["lane"])
@@ -344,20 +321,14 @@ class Slices:
     def moments(self, rank: int, name: str) -> tuple[Column, list[dict[str, Any]]]:
         """(times in ns, args) of the instants of this name in a rank's file, on the trace's clock.
 
-        Two of the rank's slices, the first and the last, say how the file's times became the
-        trace's. Raises TraceError where the file has changed or is gone.
+        Raises TraceError where the file has changed or is gone.
         """
-        rows = np.flatnonzero((self.rank == rank) & (self.origin != NONE))
-        if self.files is None or not len(rows):
-            return np.empty(0, np.int64), []
-        ends = rows[[np.argmin(self.start[rows]), np.argmax(self.start[rows])]]
-        order = np.argsort(self.origin[ends], kind="stable")
-        had, found = self.files.moments(rank, name, self.origin[ends][order])
-        first, last = (had[int(np.flatnonzero(order == at)[0])] for at in (0, 1))
-        moved = self.start[ends] - np.array([first, last])
+        has_any = self.files is not None and (self.rank == rank).any()
+        found = self.files.moments(rank, name) if has_any else []
         times = np.array([time for time, _ in found], np.int64)
-        part = (times - first) / max(last - first, 1)
-        times = times + moved[0] + np.rint(part * (moved[1] - moved[0])).astype(np.int64)
+        times += self.about.get(rank, {}).get("base", 0)
+        if self.certificate is not None:
+            times -= self.certificate.ahead(rank, times)
         return times, [args for _, args in found]
 
     # ── Deriving ─────────────────────────────────────────────────────────────────────────────

@@ -30,7 +30,7 @@ class Step:
         return batch_in(self.name)
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Batch:
     """The batch of one pass of an inference server, as its annotation says.
 
@@ -41,10 +41,6 @@ class Batch:
     phase: str
     requests: int
     tokens: int = NONE
-
-    def __str__(self) -> str:
-        tokens = "" if self.tokens == NONE else f", {self.tokens:,} tokens"
-        return f"{self.phase} of {self.requests:,} requests{tokens}"
 
 
 def batch_in(name: str) -> Batch | None:
@@ -136,10 +132,8 @@ def _of_rank(trace: Slices, rank: int, rows: Column) -> list[Step]:
 
 
 def _whole(trace: Slices, rank: int) -> list[Step]:
-    lanes = [at for at, lane in enumerate(trace.lanes) if lane.rank == rank]
-    pieces = [rows for lane in lanes if (rows := trace.rows_of(lane)).stop > rows.start]
-    if not pieces:
+    rows = trace.where(rank=rank)
+    if not len(rows):
         return []
-    start = min(int(trace.start[rows.start]) for rows in pieces)
-    end = max(int((trace.start[rows] + trace.duration[rows]).max()) for rows in pieces)
-    return [Step(rank, NONE, start, end)]
+    start, end = trace.start[rows], trace.end[rows]
+    return [Step(rank, NONE, int(start.min()), int(end.max()))]

@@ -4,6 +4,7 @@ section."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ..base.formatting import counted, milliseconds
 from . import Trace, TraceError
@@ -44,8 +45,10 @@ def summarise(
     run: str | None = None,
     more: bool = False,
     before: Source | None = None,
-) -> tuple[Trace, list[Section]]:
+) -> tuple[Trace, list[Section], dict[str, Any]]:
     """Load traces, put them on one clock, and answer every question that they can answer.
+
+    Returns the trace, the answers as text, and as they are, by title: a TraceError for none.
 
     skip: how many steps of each rank to leave out. run: which, of several. more: answer what is
     asked less often, too, for which the files are read again. before: an earlier trace of the
@@ -89,17 +92,18 @@ def summarise(
         ("What was read", "\n".join([_size(trace), *trace.notes])),
         ("Clock", clock),
     ]
+    found: dict[str, Any] = {}
     for title, ask in questions.items():
         try:
-            sections.append((title, _without_stamp(str(ask()), trace)))
+            found[title] = ask()
+            sections.append((title, _without_stamp(str(found[title]), trace)))
         except TraceError as error:
+            found[title] = error
             open_ = "not aligned, see above" if clock.endswith(str(error)) else str(error)
             sections.append((title, f"no answer: {open_}"))
-    try:
-        said = headline(trace, trace.collectives(), skip)
-    except TraceError as error:
-        said = headline(trace, str(error), skip)
-    return trace, [(str(trace.provenance), "\n".join(said)), *sections]
+    met = found["Collectives"]
+    said = headline(trace, str(met) if isinstance(met, TraceError) else met, skip)
+    return trace, [(str(trace.provenance), "\n".join(said)), *sections], found
 
 
 def _named(runs: dict[str, Trace]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from ..base.provenance import Provenance
 from .analyses.allocations import allocations as _allocations
@@ -12,7 +15,7 @@ from .analyses.clock import align as _align
 from .analyses.collectives import Collectives, collectives
 from .analyses.critical import CriticalPath, critical_path
 from .analyses.diff import diff as _diff
-from .analyses.kernels import Kernels, kernels
+from .analyses.kernels import kernels as _kernels
 from .analyses.launches import launches as _launches
 from .analyses.rates import rates as _rates
 from .analyses.replays import replays as _replays
@@ -27,15 +30,11 @@ from .read.flight import flight as _flight
 from .read.kineto.load import Source, load, load_runs
 from .read.memory_snapshot import memory as _memory
 from .slices import Slices, once
-from .steps import Step, steps
-from .write.frames import to_pandas as _to_pandas
-from .write.frames import to_polars as _to_polars
+from .steps import steps as _steps
+from .write.rows import to_pandas as _to_pandas
 
 _aligned = once(_align)
-
-
-def _on_one_clock(trace: Slices) -> Slices:
-    return trace if trace.has_one_clock else _aligned(trace)
+Said = TypeVar("Said", bound=Collectives | CriticalPath | WhatIf)
 
 
 class Trace(Slices):
@@ -74,28 +73,21 @@ class Trace(Slices):
 
     align = _align
     breakdown = _breakdown
+    kernels = _kernels
     launches = _launches
     rates = _rates
     replays = _replays
     roofline = _roofline
     serving = _serving
+    steps = _steps
     streams = _streams
     allocations = _allocations
     diff = _diff
     tree_diff = _tree_diff
 
-    def steps(self) -> tuple[Step, ...]:
-        """The steps of every rank: see `lockstep.trace.steps`."""
-        return steps(self)
-
-    def kernels(self, top: int = 10) -> Kernels:
-        """Split up the GPU's time: see `lockstep.trace.analyses.kernels`."""
-        return kernels(self, top)
-
     def collectives(self) -> Collectives:
         """Collectives across ranks, on one clock: see `lockstep.trace.analyses.collectives`."""
-        answer = collectives(_on_one_clock(self))
-        return replace(answer, notes=(*answer.notes, *self._moved(answer.trace)))
+        return self._ask(collectives)
 
     def traffic(self, ranks_per_host: int | None = None) -> Traffic:
         """Imbalance of all-to-alls, what leaves hosts: see `lockstep.trace.analyses.traffic`."""
@@ -103,22 +95,21 @@ class Trace(Slices):
 
     def critical_path(self) -> CriticalPath:
         """Find the critical path, on one clock: see `lockstep.trace.analyses.critical`."""
-        aligned = _on_one_clock(self)
-        answer = critical_path(aligned)
-        return replace(answer, notes=(*answer.notes, *self._moved(aligned)))
+        return self._ask(critical_path)
 
     def what_if(self, *kernels: str, times: int = 2) -> WhatIf:
         """Replay it with work faster, on one clock: see `lockstep.trace.analyses.what_if`."""
-        aligned = _on_one_clock(self)
-        answer = what_if(aligned, *kernels, times=times)
-        return replace(answer, notes=(*answer.notes, *self._moved(aligned)))
+        return self._ask(partial(what_if, times=times), *kernels)
 
     def cause(self, *, skip: int = 0) -> Cause:
         """Name the most likely cause of slow steps: see `lockstep.trace.analyses.cause`."""
-        return cause(_on_one_clock(self), skip=skip)
+        return cause(self if self.has_one_clock else _aligned(self), skip=skip)
 
-    def _moved(self, aligned: Slices) -> list[str]:
-        return [] if aligned is self else [str(aligned.certificate)]
+    def _ask(self, question: Callable[..., Said], *asked: str) -> Said:
+        if self.has_one_clock:
+            return question(self, *asked)
+        answer = question(_aligned(self), *asked)
+        return replace(answer, notes=(*answer.notes, str(_aligned(self).certificate)))
 
     # ── Questions to other records of a run ──────────────────────────────────────────────────
 
@@ -128,4 +119,3 @@ class Trace(Slices):
     # ── Other tools ──────────────────────────────────────────────────────────────────────────
 
     to_pandas = _to_pandas
-    to_polars = _to_polars

@@ -36,6 +36,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -256,8 +257,7 @@ class VirtualWork(dist.Work):
     def is_completed(self) -> bool:
         return self._device.answer(*self._launched())
 
-    def is_success(self) -> bool:
-        return self.is_completed()
+    is_success = is_completed
 
     def _launched(self) -> tuple[Marker, Clock]:
         if self._point is None:
@@ -407,12 +407,6 @@ def _moving(machine: Machine, operation: str, n: int, nbytes: float) -> float:
     return factor / bus_factor(operation, int(nearest)) * more * H200.link / machine.link
 
 
-class Batching:
-    """Answers what PyTorch asks a backend before it batches messages; ours does as NCCL's."""
-
-    supports_coalescing = True
-
-
 def _end_batch(group: Any) -> VirtualWork | None:
     calls = _BATCHES.pop(group.group_name)
     return _launch(Dispatch.current().device, group, calls, waits=False) if calls else None
@@ -421,7 +415,8 @@ def _end_batch(group: Any) -> VirtualWork | None:
 def allow_batches() -> None:
     """Have process groups answer `batch_isend_irecv` for the device; once a process, for good."""
     answers = {
-        "_get_backend": lambda group: Batching(),
+        # What PyTorch asks before it batches messages; ours does as NCCL's.
+        "_get_backend": lambda group: SimpleNamespace(supports_coalescing=True),
         "_start_coalescing": lambda group: _BATCHES.update({group.group_name: []}),
         "_end_coalescing": _end_batch,
     }
@@ -453,13 +448,12 @@ def before_host_waits(device: Device, op: Op, args: Sequence[Any]) -> None:
 
 def play_at_exit(device: Device) -> None:
     """Finish what was launched when the process ends: other ranks may wait for it."""
-    atexit.register(_play, device)
 
-
-def _play(device: Device) -> None:
-    if dist.is_available() and dist.is_initialized() and not device.schedule.idle:
-        with suppress(RuntimeError):  # where the other ranks are gone, nobody waits for it
-            device.play()
+    @atexit.register
+    def play() -> None:
+        if dist.is_available() and dist.is_initialized() and not device.schedule.idle:
+            with suppress(RuntimeError):  # where the other ranks are gone, nobody waits for it
+                device.play()
 
 
 def _is_group(value: Any) -> bool:

@@ -13,32 +13,15 @@ from .memory import Block, Segment
 from .memory_history import MemoryHistory
 from .simulator import Device
 from .stream_table import DEFAULT_STREAM
-from .streams import (
-    active,
-    empty_cache,
-    max_memory_allocated,
-    max_memory_reserved,
-    mem_get_info,
-    memory_allocated,
-    memory_reserved,
-    reset_peak_memory_stats,
-)
+from .streams import active
+from .streams import empty_cache as empty_cache
+from .streams import max_memory_allocated as max_memory_allocated
+from .streams import max_memory_reserved as max_memory_reserved
+from .streams import mem_get_info as mem_get_info
+from .streams import memory_allocated as memory_allocated
+from .streams import memory_reserved as memory_reserved
+from .streams import reset_peak_memory_stats as reset_peak_memory_stats
 from .work import NotOffered
-
-__all__ = [
-    "_dump_snapshot",
-    "_get_memory_metadata",
-    "_record_memory_history",
-    "_set_memory_metadata",
-    "_snapshot",
-    "empty_cache",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory_allocated",
-    "memory_reserved",
-    "reset_peak_memory_stats",
-]
 
 
 def _record_memory_history(

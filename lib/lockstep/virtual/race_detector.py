@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import linecache
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
@@ -186,25 +186,11 @@ class Race:
         return printable("\n".join(said))
 
 
-class Races:
+class Races(tuple[Race, ...]):
     """The races of a program so far, each pair of lines once; `print` it to read them."""
 
-    def __init__(self, found: list[Race]) -> None:
-        self._found = tuple(found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def __iter__(self) -> Iterator[Race]:
-        return iter(self._found)
-
-    def __getitem__(self, place: int) -> Race:
-        return self._found[place]
-
     def __str__(self) -> str:
-        if not self._found:
-            return "no races: whatever two streams share is ordered"
-        return "\n".join(map(str, self._found))
+        return "\n".join(map(str, self)) or "no races: whatever two streams share is ordered"
 
     __repr__ = __str__
 

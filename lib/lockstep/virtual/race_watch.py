@@ -53,7 +53,7 @@ class RaceWatch:
     def races(self) -> Races:
         self._settle()
         unlucky = self._shown | {key for key, _, _ in self._open}
-        return Races([replace(one, by_luck=key not in unlucky) for key, one in self._found.items()])
+        return Races(replace(one, by_luck=key not in unlucky) for key, one in self._found.items())
 
     def on_launch(self, kernel: Kernel, actor: Actor) -> None:
         """See what a kernel races with; `actor` has its task."""

@@ -21,8 +21,6 @@ from .stream_table import DEFAULT_STREAM, StreamHandle, program_line
 from .tensor import DEVICE_TYPE, Dispatch
 from .work import NotOffered
 
-OutOfMemoryError = torch.OutOfMemoryError
-
 
 def active() -> Device:
     if Dispatch.active is None:
@@ -279,8 +277,7 @@ class StreamContext:
             self.stream.__exit__()
 
 
-def stream(stream: Stream | None) -> StreamContext:
-    return StreamContext(stream)
+stream = StreamContext
 
 
 def set_stream(stream: Stream | None) -> None:

@@ -228,7 +228,8 @@ class _On:
             register_module_forward_hook(lambda *_: self._leave_module(), always_call=True),
             register_optimizer_step_pre_hook(
                 lambda optimizer, *_: self._busy(
-                    machine.optimizer + machine.parameter * _parameters(optimizer)
+                    machine.optimizer
+                    + machine.parameter * sum(len(one["params"]) for one in optimizer.param_groups)
                 )
             ),
         )
@@ -259,10 +260,6 @@ class _On:
     def _busy(self, nanoseconds: float) -> None:
         if Dispatch.active is self.dispatch:
             self.dispatch.device.host += nanoseconds
-
-
-def _parameters(optimizer: Any) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
 def machine_of(name: str | Machine) -> Machine:

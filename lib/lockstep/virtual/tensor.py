@@ -245,7 +245,7 @@ class _Copies:
             address = host.untyped_storage().data_ptr()
             shared = device.watch.shared.setdefault(address, HostMemory(host))
             uses.append(Use(shared, host, not inward))
-        work = Computation(_copy_to, (target, source), {}, (), (0,))
+        work = Computation(torch.Tensor.copy_, (target, source), {}, (), (0,))
         kernel = Kernel(
             f"copy {engine.value}", device.machine.kernel + 1e9 * nbytes / rate, 0.0, 0.0,
             Kind.COPY, uses, work if device.values else None, engine, program_line(),
@@ -345,7 +345,7 @@ class Dispatch(TorchDispatchMode):
             return self.communicate(self, op, args, kwargs, call.args)
         if any(one._memory.device is not device for one in call.tensors):
             raise RuntimeError("this tensor belongs to another virtual GPU than the one that is on")
-        if op.reads_shapes_only and _is_cpu(kwargs.get("device")):
+        if op.reads_shapes_only and torch.device(kwargs.get("device") or _META).type == "cpu":
             with device.aside():
                 return op.func(*call.args, **call.kwargs)
         if op.name in ("_to_copy", "copy_"):
@@ -662,10 +662,6 @@ def _dispatch(machine: Machine, op: Op, made: int) -> float:
     return machine.dispatch + more
 
 
-def _is_cpu(device: Any) -> bool:
-    return device is not None and torch.device(device).type == "cpu"
-
-
 def _has_mask(call: _Call) -> bool:
     return any(one.dtype in (torch.bool, torch.uint8) for one in (*call.tensors[1:], *call.hosts))
 
@@ -707,7 +703,3 @@ def _likely(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of this shape with values that every operation takes."""
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     return made.fill_(0.5 if tensor.is_floating_point() else 1)
-
-
-def _copy_to(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    return target.copy_(source)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.formatting import printable
+from ...base.formatting import cut, printable
 from ...base.provenance import Provenance
 from ...figures.picture import PALETTE, Figure
 from .inspection import Compiled, CompiledKernel, GraphNode
@@ -210,7 +210,7 @@ class View:
             axes.text(x, 0.5, _TITLES[own[0].key[0]] if own else "", weight="bold", fontsize=9)
             gap = height / len(own) if own is lists[2] and own else 1.0
             for at, item in enumerate(own):
-                text = item.text if len(item.text) <= _SHOWN else f"{item.text[: _SHOWN - 1]}…"
+                text = cut(item.text, _SHOWN)
                 y = -1 - at * gap
                 places[item.key] = x - 0.8, x + 0.82 * len(text) + 0.8, y
                 colour = {"color": _colour(item)} if own is lists[2] else {}

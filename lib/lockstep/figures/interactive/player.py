@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ...base.formatting import counted, in_one_line, quantity
 from ...base.provenance import Provenance, simulated
-from ...models.rounds import ALGORITHMS, Algorithm, two_level
+from ...models.rounds import ALGORITHMS, Algorithm
 from ..picture import PALETTE, Figure
 from ..widget import Playable
 from .messages_of_job import Messages, messages_of
@@ -57,7 +57,8 @@ class Film:
     def said(self, at: int) -> str:
         """One sentence on round `at`, or on the start."""
         if at == 0:
-            return f"Start: each rank has its own numbers only, in {_chunks(self.chunks)}."
+            pieces = "one piece" if self.chunks == 1 else f"{self.chunks} chunks"
+            return f"Start: each rank has its own numbers only, in {pieces}."
         messages = self.rounds[at - 1]
         adds = [one for one in messages if one[3]]
         does = "adds" if len(adds) == len(messages) else "takes"
@@ -129,8 +130,6 @@ class Player(Playable):
             raise ValueError(f"there is no algorithm {name!r}; there are: {', '.join(ALGORITHMS)}")
         if not isinstance(ranks, int) or not 2 <= ranks <= MOST_RANKS:
             raise ValueError(f"2 to {MOST_RANKS} ranks can be played, not {ranks!r}")
-        if name == "two-level":
-            return _simulated(two_level(ranks), self._bytes)
         return _simulated(ALGORITHMS[name](ranks), self._bytes)
 
     def first(self) -> dict[str, Any]:
@@ -228,10 +227,6 @@ def _recorded(found: Messages, stamp: Provenance, title: str) -> Film:
         stamp=stamp,
         note=note,
     )
-
-
-def _chunks(count: int) -> str:
-    return "one piece" if count == 1 else f"{count} chunks"
 
 
 def _named(chunks: Sequence[int]) -> str:

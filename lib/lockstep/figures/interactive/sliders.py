@@ -58,7 +58,8 @@ class Slider:
 class Sliders(Playable):
     """sliders: by name. choices: names with their values, the first one chosen.
 
-    draw: what is shown, of the sliders' values and choices. picture: the same where no widget is.
+    draw: what is shown, of the sliders' values and choices. picture: a chart of the same, for where
+    no widget is; without it the lanes are drawn, and `alt` says what they are, around what is said.
     beside: the choice of which a second value may be shown beside the first.
     """
 
@@ -70,13 +71,15 @@ class Sliders(Playable):
         sliders: Sequence[Slider],
         choices: Mapping[str, Sequence[str]],
         draw: Callable[[dict[str, Any]], dict[str, Any]],
-        picture: Callable[[dict[str, Any]], Figure | Chart],
         stamps: Sequence[Provenance],
+        *,
+        picture: Callable[[dict[str, Any]], Chart] | None = None,
+        alt: str = "{}",
         beside: str = "",
     ):
         self.title, self.sliders, self.choices = title, sliders, dict(choices)
         self._draw, self._picture, self.stamps = draw, picture, stamps
-        self._beside = beside
+        self._alt, self._beside = alt, beside
         if beside:
             self.choices["beside"] = [NOTHING, *choices[beside]]
         self.start_values = self.values(self.first())
@@ -120,7 +123,11 @@ class Sliders(Playable):
         return "\n".join([f"{self.title}: {said}", self._first["said"], *map(str, self.stamps)])
 
     def still(self) -> dict[str, Any]:
-        drawn = self._picture(self.start_values)
+        drawn: Chart | Figure = (
+            self._picture(self.start_values)
+            if self._picture
+            else _lanes(self._first, self._alt.format(self._first["said"]), self.stamps[0])
+        )
         return {**drawn._repr_mimebundle_(), "text/plain": repr(self)}
 
 
@@ -211,7 +218,7 @@ def cost(
         return {"said": said(values), "chart": chart}
 
     stamps = [*each(stamp), simulated("α–β model")]
-    return Sliders("What communication costs", sliders, {}, draw, drawn, stamps)
+    return Sliders("What communication costs", sliders, {}, draw, stamps, picture=drawn)
 
 
 # ── Pipelines ────────────────────────────────────────────────────────────────────────────────
@@ -260,21 +267,17 @@ def pipeline(
         plan, kept = played(values)
         lanes = [_lane(f"rank {rank}", f"keeps {kept[rank]}") for rank in range(plan.ranks)]
         for box in plan.boxes:
-            place = [round(box.start / plan.length, 5), round(box.end / plan.length, 5)]
-            lanes[box.rank]["boxes"].append([*place, box.step, box.step[0]])
+            lanes[box.rank]["boxes"].append(
+                _box(box.start, box.end, plan.length, box.step, box.step[0])
+            )
         axis = _time(f"{plan.length:.4g}", plan.length, "a forward takes 1")
         return {"said": said(values, plan, kept), "lanes": lanes, "kinds": _kinds(lanes), **axis}
 
-    def picture(values: dict[str, Any]) -> Figure:
-        plan, kept = played(values)
-        drawn = draw(values)
-        alt = f"When each step runs. {said(values, plan, kept)} What is empty is the bubble."
-        return _lanes(drawn, alt, stamps[0])
-
     stamps = [simulated("a step begins as soon as what it needs is there")]
     names = {"schedule": list(orders)}
+    alt = "When each step runs. {} What is empty is the bubble."
     return Sliders(
-        "A pipeline's schedule", sliders, names, draw, picture, stamps, beside="schedule"
+        "A pipeline's schedule", sliders, names, draw, stamps, alt=alt, beside="schedule"
     )
 
 
@@ -329,28 +332,22 @@ def overlap(
         lines = {"exposed, model": [(size, max(took, times[0])) for size, took in curve]}
         x, y = "bucket (bytes)", "exposed (seconds)"
         chart = Chart(lines, x=x, y=y, alt=said(values), stamp=stamps)
-        shares = [(start / own.end, end / own.end) for start, end in own.sent]
-        if len(shares) > 400:  # what is narrower than a pixel is drawn as one
-            shares = [(shares[0][0], shares[-1][1])]
-        names = [str(at) if len(shares) < 30 else "" for at in range(len(shares))]
-        sends = [
-            [round(a, 5), round(b, 5), name, "C"]
-            for (a, b), name in zip(shares, names, strict=True)
-        ]
+        sent = list(own.sent)
+        if len(sent) > 400:  # what is narrower than a pixel is drawn as one
+            sent = [(sent[0][0], sent[-1][1])]
+        names = [str(at) if len(sent) < 30 else "" for at in range(len(sent))]
+        sends = [_box(*ends, own.end, name, "C") for ends, name in zip(sent, names, strict=True)]
         lanes = [
-            _lane("computes", "", [[0, own.backward / own.end, "backward", "B"]]),
+            _lane("computes", "", [_box(0, own.backward, own.end, "backward", "B")]),
             _lane("sends", "", sends),
         ]
         drawn = {"chart": chart.packed(sizes, times, values["bucket"])}
         drawn |= _time(quantity(own.end, "s"), own.end)
         return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes), **drawn}
 
-    def picture(values: dict[str, Any]) -> Figure:
-        alt = f"The backward pass, and below it the all-reduces of its buckets. {said(values)}"
-        return _lanes(draw(values), alt, stamps[0])
-
     stamps = [simulated("gradients at an even pace, ring all-reduces by α and β, no slowdown")]
-    return Sliders("Overlap by buckets", sliders, {}, draw, picture, stamps)
+    alt = "The backward pass, and below it the all-reduces of its buckets. {}"
+    return Sliders("Overlap by buckets", sliders, {}, draw, stamps, alt=alt)
 
 
 # ── Ring attention ───────────────────────────────────────────────────────────────────────────
@@ -397,21 +394,18 @@ def ring_attention(ranks: int = 4) -> Sliders:
         for at, works in enumerate(rounds):
             for lane, own in zip(lanes, works, strict=True):
                 if own:
-                    place = [round(start / length, 5), round((start + own) / length, 5)]
-                    lane["boxes"].append([*place, str(at), "all" if own == 1 else "half"])
+                    kind = "all" if own == 1 else "half"
+                    lane["boxes"].append(_box(start, start + own, length, str(at), kind))
             start += max(works)
         looks = {"all": ("all pairs", *GROUPS[0]), "half": ("half of the pairs", *GROUPS[1])}
         axis = _time(f"{length:g}", length, "all pairs of two parts take 1")
         return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes, looks), **axis}
 
-    def picture(values: dict[str, Any]) -> Figure:
-        alt = f"When each rank computes in causal ring attention. {said(values)} Numbers: rounds."
-        return _lanes(draw(values), alt, stamps[0])
-
     sliders = [Slider.of("ranks", "ranks", range(2, 9), ranks, str)]
     stamps = [simulated("pairs that the mask lets through, no messages")]
     choices = {"parts": list(pieces)}
-    return Sliders("Causal ring attention", sliders, choices, draw, picture, stamps, beside="parts")
+    alt = "When each rank computes in causal ring attention. {} Numbers: rounds."
+    return Sliders("Causal ring attention", sliders, choices, draw, stamps, alt=alt, beside="parts")
 
 
 # ── A layer on several ranks ─────────────────────────────────────────────────────────────────
@@ -501,7 +495,9 @@ def layer(
     ]
     stamps = [*(each(stamp) if stamp else ()), simulated("products, then a ring; nothing overlaps")]
     choices = {"link": list(links)}
-    return Sliders("An MLP on several ranks", sliders, choices, draw, drawn, stamps, beside="link")
+    return Sliders(
+        "An MLP on several ranks", sliders, choices, draw, stamps, picture=drawn, beside="link"
+    )
 
 
 # ── Experts that are cut over ranks ──────────────────────────────────────────────────────────
@@ -558,20 +554,10 @@ def experts(
         for rank, took in enumerate(takes):
             ends = [(0.0, exchange, "sent"), (exchange, exchange + took, "experts")]
             ends.append((length - exchange, length, "sent"))
-            boxes = [
-                [round(a / length, 5), round(b / length, 5), "", kind]
-                for a, b, kind in ends
-                if a < b
-            ]
+            boxes = [_box(a, b, length, "", kind) for a, b, kind in ends if a < b]
             lanes.append(_lane(f"rank {rank}", quantity(took, "s"), boxes))
         axis = _time(quantity(length, "s"), length)
         return {"said": said(values), "lanes": lanes, "kinds": _kinds(lanes, _SENDS), **axis}
-
-    def picture(values: dict[str, Any]) -> Figure:
-        alt = (
-            f"When ranks exchange rows, compute, and wait. {said(values)} What is empty is waiting."
-        )
-        return _lanes(draw(values), alt, stamps[0])
 
     sliders = [
         Slider.of("tokens", "tokens a rank", [2**k for k in range(8, 17)], 4096, "{:,}".format),
@@ -583,8 +569,9 @@ def experts(
     ]  # fmt: skip
     stamps = [simulated("products and exchanges by the busiest rank; no chance")]
     choices = {"placed": list(cut_experts.PLACINGS), "link": list(links)}
+    alt = "When ranks exchange rows, compute, and wait. {} What is empty is waiting."
     return Sliders(
-        "Experts on several ranks", sliders, choices, draw, picture, stamps, beside="placed"
+        "Experts on several ranks", sliders, choices, draw, stamps, alt=alt, beside="placed"
     )
 
 
@@ -641,9 +628,9 @@ def sharding(parameters: float = 7e9, ranks: int = 8) -> Sliders:
         lanes = []
         for name, stage in _STAGES.items():
             own = held(values, stage)
-            ends = list(itertools.accumulate((own[kind] / whole for kind in _HELD), initial=0.0))
+            ends = itertools.accumulate((own[kind] for kind in _HELD), initial=0.0)
             boxes = [
-                [round(a, 5), round(b, 5), quantity(own[kind], "B"), kind]
+                _box(a, b, whole, quantity(own[kind], "B"), kind)
                 for kind, (a, b) in zip(_HELD, itertools.pairwise(ends), strict=True)
             ]
             lanes.append(_lane(name, quantity(sum(own.values()), "B"), boxes))
@@ -651,9 +638,6 @@ def sharding(parameters: float = 7e9, ranks: int = 8) -> Sliders:
         kinds = _kinds(lanes, _HELD)
         size = {"length": whole, "axis": axis}
         return {"said": said(values), "lanes": lanes, "kinds": kinds, **size}
-
-    def picture(values: dict[str, Any]) -> Figure:
-        return _lanes(draw(values), said(values), stamps[0])
 
     sizes = [1e8, 3e8, 1e9, 3e9, 7e9, 13e9, 30e9, 70e9, 200e9, 400e9]
     sliders = [
@@ -664,7 +648,7 @@ def sharding(parameters: float = 7e9, ranks: int = 8) -> Sliders:
     ]
     stamps = [simulated("bytes a parameter with Adam, rings; no activations")]
     choices = {"dtype": list(_BYTES)}
-    return Sliders("What sharding saves", sliders, choices, draw, picture, stamps)
+    return Sliders("What sharding saves", sliders, choices, draw, stamps)
 
 
 # ── Checkpoints ──────────────────────────────────────────────────────────────────────────────
@@ -724,16 +708,18 @@ def checkpoints(gpus: int = 16384, years: float = 5.8, save: float = 30.0) -> Sl
     counts = [8 * 4**k for k in range(8)]
     sliders = [
         Slider.of("gpus", "GPUs", counts, gpus, "{:,}".format),
-        Slider.of("years", "a GPU fails each", (1, 2, 10, 30), years, _years),
+        Slider.of(
+            "years",
+            "a GPU fails each",
+            (1, 2, 10, 30),
+            years,
+            lambda v: f"{v:g} year{'s' * (v != 1)}",
+        ),
         Slider.of("save", "a checkpoint takes", (1, 5, 30, 120, 600), save, _long),
         Slider.of("restart", "to start again takes", (0, 60, 300, 600, 1800), 600, _long),
     ]
     stamps = [simulated("failures at random, by Daly's formula")]
-    return Sliders("How often to save", sliders, {}, draw, drawn, stamps)
-
-
-def _years(number: float) -> str:
-    return f"{number:g} year{'s' * (number != 1)}"
+    return Sliders("How often to save", sliders, {}, draw, stamps, picture=drawn)
 
 
 def _between(values: Mapping[str, Any]) -> float:
@@ -825,7 +811,7 @@ def ladder(
     stamps = [*each(stamp), simulated("120 steps, each in the smallest size that fits")]
     streams = {"stream": ladders.STREAMS}
     return Sliders(
-        "A ladder of batch sizes", sliders, streams, draw, drawn, stamps, beside="stream"
+        "A ladder of batch sizes", sliders, streams, draw, stamps, picture=drawn, beside="stream"
     )
 
 
@@ -853,7 +839,7 @@ def _line_sliders(
     alpha, bandwidth = _rounded(line.alpha), _rounded(line.bandwidth)
     return [
         Slider.of("alpha", "α", _steps(*alphas), alpha, _seconds),
-        Slider.of("bandwidth", "1/β", _steps(*bandwidths), bandwidth, _rate),
+        Slider.of("bandwidth", "1/β", _steps(*bandwidths), bandwidth, lambda v: quantity(v, "B/s")),
     ]
 
 
@@ -870,10 +856,6 @@ def _bytes(value: float) -> str:
     return quantity(value, "B")
 
 
-def _rate(value: float) -> str:
-    return quantity(value, "B/s")
-
-
 def _rounded(value: float) -> float:
     return float(f"{value:.3g}")
 
@@ -881,6 +863,11 @@ def _rounded(value: float) -> float:
 def _lane(label: str, end: str = "", boxes: Sequence[Sequence[Any]] = ()) -> dict[str, Any]:
     """Return a row of boxes: each with its start and end, as shares, its text and its kind."""
     return {"label": label, "end": end, "boxes": [*boxes]}
+
+
+def _box(start: float, end: float, length: float, text: str, kind: str) -> list[Any]:
+    """Return a box of a row that is so long."""
+    return [round(start / length, 5), round(end / length, 5), text, kind]
 
 
 def _kinds(

@@ -20,7 +20,7 @@ import numpy as np
 
 from ...base.formatting import milliseconds, percent, printable, ranks_text
 from ..intervals import covered, subtract, union
-from ..joins import busy, computes_on_host, launch_of, on_device
+from ..joins import busy, computes_on_host, launch_of, named, on_device
 from ..slices import NONE, Kind, Slices, TraceError
 from .breakdown import Breakdown, Spent, breakdown
 from .collectives import Collectives, collectives
@@ -139,15 +139,14 @@ def within(trace: Slices, found: Breakdown, rank: int, names: re.Pattern[str]) -
 
     Of an only step allocations count, too; what compiles there may do so for the first time.
     """
-    wanted = np.array([bool(names.search(one)) for one in trace.names])
-    rows = np.flatnonzero(wanted[trace.name])
+    rows = np.flatnonzero(named(trace, names)[trace.name])
     steps = [one for one in found.steps if one.rank == rank]
     if not found.left_out.get(rank):
         steps = steps[1:] or (steps if names is DRIVER else [])
     own = rows[trace.rank[rows] == rank]
     starts = np.array([one.start for one in steps], np.int64)
     ends = np.array([one.end for one in steps], np.int64)
-    spent = covered(union(trace.start[own], trace.end[own]), starts, ends)
+    spent = covered(busy(trace, own), starts, ends)
     begun = np.searchsorted(np.sort(trace.start[own]), np.stack([starts, ends]))
     share = float(spent.sum()) / max(int((ends - starts).sum()), 1)
     said = sorted({trace.names[name] for name in trace.name[own]}, reverse=True)

@@ -61,7 +61,10 @@ def align(trace: Trace) -> Trace:
     if trace.certificate is not None:
         return trace
     if len(trace.ranks) < 2:
-        return trace.derive(certificate=_nothing_to_align(trace))
+        rank = trace.ranks[0] if trace.ranks else 0
+        why = f"rank {rank} is the only one" if trace.ranks else "there are no ranks"
+        alone = Certificate(rank, 0, 0, 0, {rank: 0}, {}, {}, 0, 0, why, trace.stamp)
+        return trace.derive(certificate=alone)
     matches = match(trace)
     matches = matches.select(np.flatnonzero(matches.synchronises))
     if _one_host(trace):
@@ -95,12 +98,6 @@ class _Clocks:
         return np.rint(self.offset[place]).astype(np.int64) + np.asarray(gained).astype(np.int64)
 
 
-def _nothing_to_align(trace: Slices) -> Certificate:
-    rank = trace.ranks[0] if trace.ranks else 0
-    evidence = f"rank {rank} is the only one" if trace.ranks else "there are no ranks"
-    return Certificate(rank, 0, 0, 0, {rank: 0}, {}, {}, 0, 0, 0, evidence, trace.stamp)
-
-
 def _one_host(trace: Slices) -> bool:
     """Whether all ranks say that they ran on one host, and communicated from threads."""
     hosts = {trace.about.get(rank, {}).get("host") for rank in trace.ranks}
@@ -126,7 +123,6 @@ def _already_common(trace: Slices, matches: Matches) -> Certificate:
         drift={},
         at={},
         violations=int((gap > 0).sum()),
-        worst=worst,
         resolution=max(usual, worst, _CLOCK_OF_A_HOST),
         evidence="same host clock",
         stamp=trace.stamp,
@@ -215,7 +211,8 @@ def _tree(matches: Matches, ranks: Column, fewest: int) -> list[tuple[int, int, 
 def _fit(matches: Matches, ranks: tuple[int, ...]) -> _Clocks:
     """Offset and drift of each rank, the first being the reference."""
     place = np.searchsorted(np.array(ranks), matches.rank)
-    at = np.array([_middle(matches.end[place == rank]) for rank in range(len(ranks))])
+    own = [matches.end[place == rank] for rank in range(len(ranks))]
+    at = np.array([(int(ends.min()) + int(ends.max())) // 2 for ends in own])
     time = (matches.end - at[place]).astype(np.float64)
     scale = max(1.0, float(np.abs(time).max()))
     time /= scale  # in −1 … 1, so that the equations are well-conditioned
@@ -241,10 +238,6 @@ def _fit(matches: Matches, ranks: tuple[int, ...]) -> _Clocks:
         offset, drift, _ = _refine(matches, place, time, offset, drift, certain, likely)
     covariance = covariance / np.array([[1, scale], [scale, scale**2]])
     return _Clocks(at, offset, drift / scale, covariance)
-
-
-def _middle(times: Column) -> int:
-    return (int(times.min()) + int(times.max())) // 2
 
 
 def _line(time: Column, value: Column) -> tuple[float, float]:
@@ -388,7 +381,6 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
         drift={int(r): float(d) * 1e6 for r, d in zip(ranks, clocks.drift, strict=True) if d},
         at=dict(zip(trace.ranks, clocks.at.tolist(), strict=True)),
         violations=violations,
-        worst=worst,
         resolution=max(spread, worst, 2 * wander, unsure, _LATENESS_OF_GPUS),
         evidence=_evidence(used),
         stamp=trace.stamp,
@@ -397,10 +389,8 @@ def _certify(trace: Slices, used: Matches, clocks: _Clocks) -> Certificate:
 
 def _unsure(trace: Slices, clocks: _Clocks, place: int) -> int:
     """Nanoseconds, four standard deviations, by which a rank's clock may be off at its worst."""
-    lanes = [index for index, lane in enumerate(trace.lanes) if lane.rank == trace.ranks[place]]
-    starts = [trace.start[trace.rows_of(index)] for index in lanes]
-    ends = [int(time) for lane in starts if len(lane) for time in (lane[0], lane[-1])]
-    reach = np.array([1.0, max(abs(time - int(clocks.at[place])) for time in ends)])
+    starts = trace.start[trace.where(rank=trace.ranks[place])]
+    reach = np.array([1.0, float(np.abs(starts - clocks.at[place]).max())])
     return int(4 * np.sqrt(reach @ np.abs(clocks.covariance[place]) @ reach))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...base.formatting import counted, in_one_line, microseconds, percent, printable, quantity
+from ...base.formatting import counted, cut, in_one_line, microseconds, percent, printable, quantity
 from ...figures.table import Table, table
 from ...models.cost import bus_factor
 from ..intervals import Intervals, covered, subtract, union
@@ -49,8 +49,7 @@ class Doing:
     time: int
 
     def __str__(self) -> str:
-        name = self.name if len(self.name) <= 48 else self.name[:47] + "…"
-        name = in_one_line(name)
+        name = in_one_line(cut(self.name, 48))
         what = {"device": name, "host": f"{name} (device idle)"}.get(self.where, self.where)
         return f"{what} {_time(self.time)}"
 
@@ -60,15 +59,13 @@ class Straggler:
     """A rank that others waited for.
 
     times: collectives to which it came last, later than the clock's resolution. caused: what the
-    others waited in these, nanoseconds summed over ranks. late: nanoseconds from the first to come
-    until it came, what two collectives share counted once. doing: what it was doing then, the
-    longest first.
+    others waited in these, nanoseconds summed over ranks. doing: what it was doing from when the
+    first came until it came, the longest first.
     """
 
     rank: int
     times: int
     caused: int
-    late: int
     doing: tuple[Doing, ...]
 
 
@@ -396,7 +393,7 @@ def _stragglers(
         which = np.flatnonzero(last == rank)
         late = _windows(matches, which, last)
         total = int(caused[which].sum())
-        found.append(Straggler(rank, len(which), total, late.total, _doing(trace, rank, late)))
+        found.append(Straggler(rank, len(which), total, _doing(trace, rank, late)))
     return tuple(sorted(found, key=lambda one: (-one.caused, one.rank)))
 
 

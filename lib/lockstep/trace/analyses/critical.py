@@ -119,11 +119,6 @@ class Segments(Sequence[PathSegment]):
             int(self.end[at]),
         )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     def spent(self, by: Column, where: Column | None = None) -> list[tuple[int, int, int]]:
         """(value, how many, nanoseconds) of each value of a column, the most time first."""
         which = np.arange(len(self)) if where is None else np.flatnonzero(where)

@@ -259,7 +259,9 @@ class _Measured(NamedTuple):
 
 
 def _measure(trace: Slices, device: bool) -> _Measured:
-    rows = on_device(trace) if device else _on_threads(trace)
+    # Without a GPU operators work, and what communicates.
+    works = (trace.kind >= Kind.COMPUTE) & (trace.kind <= Kind.SET) | (trace.kind == Kind.OPERATOR)
+    rows = on_device(trace) if device else np.flatnonzero(works)
     calls = launch_of(trace, rows)
     calls = np.where(calls == NONE, rows, calls)
     kept, number, length = _in_steps(trace, calls)
@@ -282,13 +284,6 @@ def _measure(trace: Slices, device: bool) -> _Measured:
         )
     }
     return _Measured(found, number, length, int((~kept).sum()))
-
-
-def _on_threads(trace: Slices) -> Column:
-    """Return the work on threads, for traces without a GPU: operators, and what communicates."""
-    kind = trace.kind
-    works = (kind == Kind.OPERATOR) | ((kind >= Kind.COMPUTE) & (kind <= Kind.SET))
-    return np.flatnonzero(works)
 
 
 def _in_steps(trace: Slices, calls: Column) -> tuple[Column, int, float]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ...base.formatting import microseconds, milliseconds, percent
+from ...base.formatting import cut, microseconds, milliseconds, percent
 from ...base.provenance import Provenance
 from ...figures.table import Table
-from ..intervals import union
-from ..joins import by_thread, launch_of, launched_in, on_device
+from ..intervals import covered
+from ..joins import busy, by_thread, launch_of, launched_in, on_device
 from ..shapes import shapes_of
 from ..slices import NONE, Column, Kind, Numbering, Slices, TraceError
 from ..steps import steps_by_rank
@@ -97,7 +97,7 @@ class Kernels(Answer):
     def _tables(self) -> list[Table]:
         what = "kernel" if self.by == "name" else self.by
         names = [group.name for group in self.groups]
-        names = [_cut(name) for name in names] if self.by in _WHOLE else _displayed(names)
+        names = [cut(name, 72) for name in names] if self.by in _WHOLE else _displayed(names)
         groups = self._table(
             f"GPU time by {what}, {len(self.groups)} of {self.distinct} · ms, means and medians µs",
             [
@@ -169,10 +169,6 @@ def kernels(trace: Slices, top: int = 10, *, by: str = "name") -> Kernels:
 _WHOLE = ("operator", "module", "shape")  # whose names are no signatures
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= 72 else f"{name[:71]}…"
-
-
 def _displayed(names: Sequence[str]) -> list[str]:
     """Short names; names that look alike when short are numbered."""
     short = [shortened(name) for name in names]
@@ -231,11 +227,6 @@ def _by_step(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
     return keys, [f"step {number}" for number in present.tolist()]
 
 
-def _by_module(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
-    modules = _starting(trace, "nn.Module: ")[trace.name] & (trace.kind == Kind.PYTHON)
-    return _by_innermost(trace, rows, modules)
-
-
 def _by_innermost(trace: Slices, rows: Column, wanted: Column) -> tuple[Column, Sequence[str]]:
     """By the name of the innermost of the wanted slices around the launch."""
     around = launched_in(trace, rows, wanted)
@@ -259,12 +250,8 @@ def _by_phase(trace: Slices, rows: Column) -> tuple[Column, Sequence[str]]:
         notes = trace.rows_of(lane)
         called = trace.start[calls[mine]]
         for phase, named in enumerate(sorts, start=1):
-            ranges = notes.start + np.flatnonzero(named[trace.name[notes]])
-            start = trace.start[ranges]
-            inside = union(start, start + trace.duration[ranges])
-            at = np.searchsorted(inside.starts, called, side="right") - 1
-            hit = (at >= 0) & (called < np.append(inside.ends, 0)[at])
-            keys[mine[hit]] = phase
+            inside = busy(trace, notes.start + np.flatnonzero(named[trace.name[notes]]))
+            keys[mine[covered(inside, called, called + 1) > 0]] = phase
     return keys, PHASES
 
 
@@ -279,5 +266,7 @@ _KEYS: dict[str, Callable[[Slices, Column], tuple[Column, Sequence[str]]]] = {
     "annotation": lambda trace, rows: _by_innermost(trace, rows, trace.kind == Kind.ANNOTATION),
     "operator": lambda trace, rows: _by_innermost(trace, rows, trace.kind == Kind.OPERATOR),
     "shape": _by_shape,
-    "module": _by_module,
+    "module": lambda trace, rows: _by_innermost(
+        trace, rows, _starting(trace, "nn.Module: ")[trace.name] & (trace.kind == Kind.PYTHON)
+    ),
 }

@@ -75,13 +75,12 @@ class CopyRate:
 class Rates(Answer):
     """Operators whose work is known, those with the most GPU time first; copies by sort.
 
-    time: nanoseconds of all kernels. known: of those in `operators`. notes: what is left out.
+    time: nanoseconds of all kernels. notes: what is left out.
     """
 
     operators: tuple[Rate, ...]
     copies: tuple[CopyRate, ...]
     time: int
-    known: int
     notes: tuple[str, ...]
     stamp: Provenance
 
@@ -146,7 +145,7 @@ def rates(trace: Slices) -> Rates:
         if with_shapes
         else "the operators have no shapes (record_shapes=True), so their work is not known"
     )
-    return Rates(found, copied, time, known, (note,), trace.provenance)
+    return Rates(found, copied, time, (note,), trace.provenance)
 
 
 def _operators(trace: Slices, kernels: Column, around: Column) -> tuple[tuple[Rate, ...], bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,14 +60,6 @@ class Graph:
     launch: float
     where: str
     linked: str
-
-    @property
-    def by_operator(self) -> dict[str, float]:
-        """Operator in the capture → nanoseconds of its nodes in a replay, most first."""
-        times: Counter[str] = Counter()
-        for node in self.nodes:
-            times[node.captured_in] += node.time  # type: ignore[assignment]
-        return dict(times.most_common())
 
 
 @dataclass(frozen=True)
@@ -222,10 +214,11 @@ def _captured(trace: Slices, own: Column, captures: list[Column]) -> tuple[list[
             "is not known"
         )
     wanted = [Kind(kind) for kind in trace.kind[own]]
+    names = [[trace.names[name] for name in trace.name[calls]] for calls in captures]
     fit = {
         tuple(_operators(trace, calls))
-        for calls in captures
-        if len(calls) == len(own) and all(map(_launches, _names(trace, calls), wanted))
+        for calls, called in zip(captures, names, strict=True)
+        if len(calls) == len(own) and all(map(_launches, called, wanted))
     }
     if len(fit) == 1:
         return list(fit.pop()), ""
@@ -234,10 +227,6 @@ def _captured(trace: Slices, own: Column, captures: list[Column]) -> tuple[list[
         f"{'several' if fit else 'none'} of the trace's captures (of {many} launching calls) "
         f"{'fit' if fit else 'fits'} a graph of {counted(len(own), 'node')}"
     )
-
-
-def _names(trace: Slices, calls: Column) -> list[str]:
-    return [trace.names[name] for name in trace.name[calls]]
 
 
 def _launches(call: str, kind: Kind) -> bool:

@@ -48,13 +48,10 @@ class Roof:
 class Roofline(Answer):
     """Operators whose work is known, those that lose the most time first.
 
-    time: nanoseconds of all kernels. known: of those in `operators`. notes: the machine's figures,
-    and what is left out.
+    notes: the machine's figures, and what is left out.
     """
 
     operators: tuple[Roof, ...]
-    time: int
-    known: int
     notes: tuple[str, ...]
     stamp: Provenance
 
@@ -112,7 +109,7 @@ def roofline(
         f"{milliseconds(found.time)} ms; bytes are the fewest that must move, and what a cache "
         "still has may come faster"
     )
-    return Roofline(tuple(roofs), found.time, time, tuple(notes), trace.provenance)
+    return Roofline(tuple(roofs), tuple(notes), trace.provenance)
 
 
 def _roof(one: Rate, flops: float, bandwidth: float) -> Roof:

@@ -188,9 +188,12 @@ class _Facts:
             inside = origin in backward
         # Where freeing has frames they tell who frees; else only when it was can.
         self._tells = any(one.freed for one in allocated)
-        self._cleared = max(
-            (one.end for one in allocated if one.freed and _is_zero_grad(one.freed)), default=0
+        cleared = (
+            one.end
+            for one in allocated
+            if any(str(frame["name"]) == "zero_grad" for frame in one.freed or ())
         )
+        self._cleared = max(cleared, default=0)
 
     def kind(self, one: Allocated, origin: _Origin) -> str:
         if origin is _Origin.WEIGHTS:
@@ -230,7 +233,3 @@ def _next(places: Sequence[float], one: Allocated) -> float:
     """The first of these places after an allocation begins."""
     at = bisect_left(places, one.begin + 1)
     return places[at] if at < len(places) else float("inf")
-
-
-def _is_zero_grad(frames: Frames) -> bool:
-    return any(str(one["name"]) == "zero_grad" for one in frames)

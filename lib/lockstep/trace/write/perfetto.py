@@ -11,10 +11,8 @@ import gzip
 import io
 import json
 import os
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from contextlib import suppress
-from heapq import heappop, heappush
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -30,14 +28,12 @@ from ..slices import NONE, Column, Kind, Slices, TraceError
 _AT_ONCE = 10_000  # events written at once
 
 
-def export(
-    trace: Slices, file: str | os.PathLike[str], *, shapes: bool = True, counters: bool = True
-) -> Path:
+def export(trace: Slices, file: str | os.PathLike[str]) -> Path:
     """Write a trace in Chrome's JSON format, packed if the name ends in .gz; returns the path.
 
     A rank becomes a process, a lane a thread, with more threads where slices overlap. Times start
     at 0 and are exact to the nanosecond. Arrows lead from launches to what they launched, unless
-    that seems to begin before them. shapes: operators have the shapes of their inputs. counters:
+    that seems to begin before them. Operators have the shapes of their inputs. Counters are
     tracks of what is queued for a rank's GPU, of its memory (where the profiler recorded that), and
     of how many bytes a second its copies move. For shapes, memory and copies the files are read
     again; without files these lack. Raises TraceError for an empty trace, and where the files have
@@ -49,11 +45,10 @@ def export(
     part = path.with_name(path.name + ".part")  # a reader never finds half a file
     try:
         with (
-            _open(part, packed=path.suffix == ".gz") as raw,
+            gzip.open(part, "wb", 1) if path.suffix == ".gz" else part.open("wb") as raw,
             io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace") as out,
         ):
-            more = _shapes(trace) if shapes else {}
-            events = chain(_events(trace, first, more), _counters(trace, first) if counters else ())
+            events = chain(_events(trace, first, _shapes(trace)), _counters(trace, first))
             out.write(f'{{"displayTimeUnit":"ns","otherData":{head},"traceEvents":[\n')
             out.write(next(events))
             while some := list(islice(events, _AT_ONCE)):
@@ -68,38 +63,24 @@ def export(
 def tracks(starts: Column, ends: Column) -> Column:
     """For slices in order of start, the longer first: the number of the track of each.
 
-    On one track any two slices are apart, or one encloses the other. A slice goes inside of the
-    shortest open one that encloses it, else to the first track where nothing is open.
+    On one track any two slices are apart, or one encloses the other. A slice goes to the first
+    track where that is so.
     """
     number = np.zeros(len(starts), np.int64)
     if np.all(np.maximum.accumulate(ends)[:-1] <= starts[1:]):
         return number
-    free: list[int] = []
-    made = 0
     within: list[list[int]] = []  # for each track the ends of what is open, outermost first
-    innermost: list[tuple[int, int]] = []  # (its last, track) of tracks with any, ascending
     for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        over = bisect_right(innermost, (start, made))
-        ended, innermost[:over] = innermost[:over], []
-        for _, track in ended:
-            open_ends = within[track]
+        for track, open_ends in enumerate(within):
             while open_ends and open_ends[-1] <= start:
                 open_ends.pop()
-            if open_ends:
-                insort(innermost, (open_ends[-1], track))
-            else:
-                heappush(free, track)
-        enclosing = bisect_left(innermost, (end, 0))
-        if enclosing < len(innermost):
-            track = innermost.pop(enclosing)[1]
-        elif free:
-            track = heappop(free)
+            if not open_ends or end <= open_ends[-1]:
+                open_ends.append(end)
+                number[at] = track
+                break
         else:
-            track, made = made, made + 1
-            within.append([])
-        within[track].append(end)
-        insort(innermost, (end, track))
-        number[at] = track
+            number[at] = len(within)
+            within.append([end])
     return number
 
 
@@ -236,10 +217,6 @@ def _details(trace: Slices, known: int) -> dict[str, Any]:
 
 def _metadata(name: str, rank: int, thread: int, args: dict[str, Any]) -> str:
     return _json({"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args})
-
-
-def _open(path: Path, *, packed: bool) -> gzip.GzipFile | io.BufferedWriter:
-    return gzip.open(path, "wb", compresslevel=1) if packed else path.open("wb")
 
 
 def _json(value: Any) -> str:

@@ -1,65 +1,50 @@
-"""Every answer as plain rows, for JSON, CSV and whoever compares runs."""
+"""Every answer as plain rows, for JSON, CSV and whoever compares runs; slices as a data frame."""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..slices import TraceError
-
-if TYPE_CHECKING:
-    from ..analyses.kernels import Kernels
-    from ..trace import Trace
+from ..slices import Kind, Slices, TraceError
 
 Row = dict[str, Any]
 
 
 def rows_of(
-    trace: Trace, skip: int = 0, more: bool = False
+    found: Mapping[str, Any], more: bool = False
 ) -> tuple[dict[str, list[Row]], dict[str, str]]:
-    """({question: its rows}, {question: why it has no answer}); more: see `summary.summarise`.
+    """({table: its rows}, {table: why there is no answer}).
 
-    Rows are flat; times are nanoseconds, sizes bytes, bandwidths bytes per nanosecond; what is
-    unknown is None, or −1 where the answer itself says so.
+    found, more: see `summary.summarise`. Rows are flat; times are nanoseconds, sizes bytes,
+    bandwidths bytes per nanosecond; what is unknown is None, or −1 where the answer itself says so.
     """
-    questions: dict[str, Callable[[], Iterator[Row]]] = {
-        "breakdown": lambda: _breakdown(trace, skip),
-        "collectives": lambda: _collectives(trace),
-        "critical_path": lambda: _critical_path(trace),
-        "launches": lambda: (_flat(asdict(one)) for one in trace.launches().calls),
-        "queues": lambda: (_flat(asdict(one)) for one in trace.launches().queues),
-        "kernels": lambda: _kernels(trace.kernels(max(1, len(trace.names)))),
-    }
-    if more:
-        questions |= {
-            "serving": lambda: _plain(trace.serving(skip=skip).passes, "tokens_per_second"),
-            "what_if": lambda: _plain(trace.what_if().gains),
-            "streams": lambda: _plain(trace.streams().streams, "idle"),
-            "outliers": lambda: _plain(trace.streams().outliers),
-            "kernels_by_operator": lambda: _kernels(trace.kernels().by_operator(len(trace))),
-            "kernels_by_module": lambda: _kernels(trace.kernels().by_module(len(trace))),
-            "kernels_by_shape": lambda: _kernels(trace.kernels().by_shape(len(trace))),
-            "graph_nodes": lambda: _graph_nodes(trace),
-            "rates": lambda: _plain(trace.rates().operators, *_OF_RATES),
-            "roofline": lambda: _plain(trace.roofline().operators, "lost", "share"),
-            "copies": lambda: _plain(trace.rates().copies, "bandwidth"),
-            "memory": lambda: _plain(trace.allocations().usage, "growth"),
-            "memory_by_step": lambda: _plain(trace.allocations().by_step),
-            "memory_by_operator": lambda: _plain(trace.allocations().operators),
-            "reach": lambda: _plain(trace.traffic().reaches),
-            "all_to_alls": lambda: _exchanges(trace),
-        }
     answers, refused = {}, {}
-    for name, ask in questions.items():
+    for name, (title, rows) in _TABLES.items():
+        if title not in found or (name in _ONLY_MORE and not more):
+            continue
         try:
-            answers[name] = list(ask())
+            if isinstance(found[title], TraceError):
+                raise found[title]
+            answers[name] = list(rows(found[title]))
         except TraceError as error:
             refused[name] = str(error)
     return answers, refused
+
+
+def to_pandas(trace: Slices) -> Any:
+    """A pandas DataFrame, names and kinds as categories. Raises ImportError without pandas."""
+    import pandas as pd
+
+    assert len(set(trace.names)) == len(trace.names), "names of a trace are distinct"
+    columns: dict[str, Any] = trace.columns()
+    columns["name"] = pd.Categorical.from_codes(columns["name"], list(trace.names))
+    labels = [kind.label for kind in Kind]
+    columns["kind"] = pd.Categorical.from_codes(columns["kind"], labels)
+    return pd.DataFrame(columns)
 
 
 def write_csv(answers: dict[str, list[Row]], folder: Path) -> list[Path]:
@@ -76,19 +61,18 @@ def write_csv(answers: dict[str, list[Row]], folder: Path) -> list[Path]:
     return paths
 
 
-def _breakdown(trace: Trace, skip: int) -> Iterator[Row]:
+def _breakdown(found: Any) -> Iterator[Row]:
     """Yield a row for each step, and one for all steps together under step None.
 
     lost: the share of the rank's launching calls, in the whole trace, whose kernels are missing.
     """
-    found = trace.breakdown(skip=skip)
     for one in (*found.steps, *found.totals):
         more = {"length": one.length, "exposed": one.exposed, "lost": found.lost[one.rank]}
         yield asdict(one) | more
 
 
-def _collectives(trace: Trace) -> Iterator[Row]:
-    for one in trace.collectives():
+def _collectives(found: Any) -> Iterator[Row]:
+    for one in found:
         yield {
             "operation": one.operation,
             "group": one.group,
@@ -105,8 +89,7 @@ def _collectives(trace: Trace) -> Iterator[Row]:
         }
 
 
-def _critical_path(trace: Trace) -> Iterator[Row]:
-    path = trace.critical_path()
+def _critical_path(path: Any) -> Iterator[Row]:
     for kind, name, count, ns in path.top(len(path.segments)):
         yield {"kind": kind, "name": name, "count": count, "time": ns}
 
@@ -118,39 +101,37 @@ def _plain(answers: Iterable[Any], *properties: str) -> Iterator[Row]:
         yield {k: _known(v) if isinstance(v, float) else v for k, v in row.items()}
 
 
-def _graph_nodes(trace: Trace) -> Iterator[Row]:
-    for number, graph in enumerate(trace.replays().graphs):
+def _graph_nodes(found: Any) -> Iterator[Row]:
+    for number, graph in enumerate(found.graphs):
         for row in _plain(graph.nodes):
             yield {"graph": number, "rank": graph.rank, "replays": graph.replays, **row}
 
 
-_OF_RATES = ("teraflops", "intensity", "bandwidth")
-
-
-def _exchanges(trace: Trace) -> Iterator[Row]:
+def _exchanges(found: Any) -> Iterator[Row]:
     """One row a pair of ranks."""
-    for one in trace.traffic().exchanges:
+    for one in found.exchanges:
         for source, row in zip(one.ranks, one.matrix.tolist(), strict=True):
             for to, size in zip(one.ranks, row, strict=True):
                 yield {"group": one.group, "from": source, "to": to, "bytes": size}
 
 
-def _kernels(found: Kernels) -> Iterator[Row]:
+def _kernels(found: Any) -> Iterator[Row]:
     for one in found.groups:
         row = asdict(one)
         row["streams"] = " ".join(map(str, row["streams"]))
         yield row | {f"rank_{rank}": time for rank, time in row.pop("by_rank").items()}
 
 
-def _flat(row: Row) -> Row:
+def _flat(answers: Iterable[Any]) -> Iterator[Row]:
     """Make three columns of median, 90th percentile and largest."""
-    found: Row = {}
-    for key, value in row.items():
-        if isinstance(value, tuple):
-            found |= {f"{key}_{what}": v for what, v in zip(_OF_THREE, value, strict=True)}
-        else:
-            found[key] = value
-    return found
+    for one in answers:
+        row: Row = {}
+        for key, value in asdict(one).items():
+            if isinstance(value, tuple):
+                row |= {f"{key}_{what}": v for what, v in zip(_OF_THREE, value, strict=True)}
+            else:
+                row[key] = value
+        yield row
 
 
 _OF_THREE = ("median", "p90", "largest")
@@ -158,3 +139,33 @@ _OF_THREE = ("median", "p90", "largest")
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+_OF_RATES = ("teraflops", "intensity", "bandwidth")
+_ALL = 1 << 62  # groups of kernels, and not only the first
+_ONLY_MORE = ("kernels_by_operator", "kernels_by_module")  # of what is always asked
+# Table → the title of its question in `summary`, and the rows of an answer.
+_TABLES: dict[str, tuple[str, Callable[[Any], Iterable[Row]]]] = {
+    "breakdown": ("Where the time went", _breakdown),
+    "collectives": ("Collectives", _collectives),
+    "critical_path": ("Critical path", _critical_path),
+    "launches": ("Launches", lambda found: _flat(found.calls)),
+    "queues": ("Launches", lambda found: _flat(found.queues)),
+    "kernels": ("Kernels", lambda found: _kernels(found.trace.kernels(_ALL))),
+    "serving": ("Server", lambda found: _plain(found.passes, "tokens_per_second")),
+    "what_if": ("What if", lambda found: _plain(found.gains)),
+    "streams": ("Streams and outliers", lambda found: _plain(found.streams, "idle")),
+    "outliers": ("Streams and outliers", lambda found: _plain(found.outliers)),
+    "kernels_by_operator": ("Kernels", lambda found: _kernels(found.by_operator(_ALL))),
+    "kernels_by_module": ("Kernels", lambda found: _kernels(found.by_module(_ALL))),
+    "kernels_by_shape": ("Kernels by shape", lambda found: _kernels(found.by_shape(_ALL))),
+    "graph_nodes": ("Replays of graphs", _graph_nodes),
+    "rates": ("Rates", lambda found: _plain(found.operators, *_OF_RATES)),
+    "roofline": ("Roofline", lambda found: _plain(found.operators, "lost", "share")),
+    "copies": ("Rates", lambda found: _plain(found.copies, "bandwidth")),
+    "memory": ("Memory", lambda found: _plain(found.usage, "growth")),
+    "memory_by_step": ("Memory", lambda found: _plain(found.by_step)),
+    "memory_by_operator": ("Memory", lambda found: _plain(found.operators)),
+    "reach": ("Traffic", lambda found: _plain(found.reaches)),
+    "all_to_alls": ("Traffic", _exchanges),
+}

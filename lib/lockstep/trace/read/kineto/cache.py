@@ -18,7 +18,7 @@ from ...slices import NONE, Collective, Lane
 from .file import SAVED, File
 from .files import is_large, state_of
 
-VERSION = 5  # of what is cached: raise it when the reader reads otherwise
+VERSION = 6  # of what is cached: raise it when the reader reads otherwise
 CACHE_LIMIT = 2 * 10**9  # bytes
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...joins import grouped
 from ...slices import NONE, Collective, Column, Kind, Numbering
 from . import kinds
 from .about import ranks_in
-from .recorders import Recorders
+from .recorders import Recorders, around
 from .rows import Said
 
 Mask = NDArray[np.bool_]
@@ -29,12 +30,18 @@ def find_communications(
     """Tells communication from computation among kernels (changes "kind"), and adds the column
     "collective". See `kinds` for the evidence."""
     on_gpu = columns["kind"] == Kind.COMPUTE
-    recorders = Recorders(columns, names, on_gpu, _sized(columns["said"], said))
+    sized = [one.elements_in >= 0 or one.bytes_in >= 0 for one in said]
+    sized.append(False)  # the last place is for NONE, which is −1
+    recorders = Recorders(columns, names, on_gpu, np.array(sized, bool)[columns["said"]])
     evidence = _evidence(columns, names, recorders, on_gpu)
     communicates = evidence != NONE
     columns["kind"][communicates] = Kind.COMMUNICATION
     recorder = recorders.row
-    _give_sequences(columns["sequence"], recorder, communicates)
+    # Kernels that do not say their sequence have that of the operator that launched them.
+    sequence = columns["sequence"]
+    silent = (recorder != NONE) & (sequence < 0)
+    sequence[silent] = sequence[recorder[silent]]
+    sequence[~communicates] = NONE  # of an operator: it names the same collective a second time
     rows = np.flatnonzero(communicates)
     clues = _clues(columns, names, rows, evidence[rows], recorder[rows])
     distinct, row = np.unique(clues, axis=1, return_inverse=True)  # far fewer than rows
@@ -56,12 +63,6 @@ def find_communications(
     return list(known)
 
 
-def _sized(column: Column, said: list[Said]) -> Mask:
-    """Which rows say how much they communicate."""
-    sized = [one.elements_in >= 0 or one.bytes_in >= 0 for one in said]
-    return np.array([*sized, False], bool)[column]  # the last place is for NONE, which is −1
-
-
 def _evidence(
     columns: dict[str, Column], names: list[str], recorders: Recorders, on_gpu: Mask
 ) -> Column:
@@ -74,13 +75,6 @@ def _evidence(
     by_itself = (on_gpu & (columns["said"] != NONE)) | (columns["kind"] == Kind.COMMUNICATION)
     ways = (by_itself, by_recorder & recorders.nested, by_recorder, named)
     return np.select(ways, (_METADATA, _LAUNCH, _EXTERNAL, _NAME), NONE)
-
-
-def _give_sequences(sequence: Column, recorder: Column, communicates: Mask) -> None:
-    """Kernels that do not say their sequence have that of the operator that launched them."""
-    silent = (recorder != NONE) & (sequence < 0)
-    sequence[silent] = sequence[recorder[silent]]
-    sequence[~communicates] = NONE  # of an operator: it names the same collective a second time
 
 
 def _clues(
@@ -106,17 +100,9 @@ def _annotated(columns: dict[str, Column], names: list[str], rows: Column) -> Co
     nccl = np.array([one.startswith("nccl:") for one in names], bool)
     marks = np.flatnonzero(nccl[columns["name"]] & (columns["kind"] == Kind.GPU_ANNOTATION))
     found = np.full(len(rows), NONE, np.int64)
-    if not len(marks) or not len(rows):
-        return found
-    # Rows are in the order of lanes and starts, so the last mark before a kernel is the one around
-    # it; or the next, if both last equally long.
-    end = columns["start"] + columns["duration"]
-    before = np.searchsorted(marks, rows) - 1
-    for candidate in (before + 1, before):
-        mark = marks[np.clip(candidate, 0, len(marks) - 1)]
-        around = (columns["lane"][mark] == columns["lane"][rows]) & (end[rows] <= end[mark])
-        around &= columns["start"][mark] <= columns["start"][rows]
-        found = np.where(around, columns["name"][mark], found)
+    for lane, here in grouped(columns["lane"][rows]):
+        mark = around(columns, marks[columns["lane"][marks] == lane], columns["start"][rows[here]])
+        found[here] = np.where(mark == NONE, NONE, columns["name"][mark])
     return found
 
 

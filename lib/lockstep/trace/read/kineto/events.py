@@ -28,7 +28,6 @@ class Args(msgspec.Struct, gc=False):
     correlation: Integer = NONE
     stream: Integer = NONE
     device: Integer = NONE
-    old_external: Integer = msgspec.field(name="external id", default=NONE)
     collective: str = msgspec.field(name="Collective name", default="")
     elements_in: Integer = msgspec.field(name="In msg nelems", default=NONE)
     elements_out: Integer = msgspec.field(name="Out msg nelems", default=NONE)

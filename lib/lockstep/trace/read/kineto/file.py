@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from .about import about_file
 from .communications import find_communications
 from .events import BAD_TIME, DECIMALS, FLOATS, as_decimal
 from .lanes import add_lanes
-from .rows import Rows, gather, join_halves
+from .rows import Rows, gather
 from .text import Text, decode
 
 SAVED = tuple(column for column in COLUMNS if column not in ("rank", "stream"))  # lanes have these
@@ -72,9 +71,8 @@ def read(path: Path) -> File:
         notes.append(f"{many} cannot be read, the first is no. {rows.unreadable[0]:,}")
     if rows.phaseless:
         many = counted(rows.phaseless, "event")
-        notes.append(f'{many} without a phase ("ph") that Chrome\'s format has: left out')
-    if lost := join_halves(rows):
-        notes.append(f"{counted(lost, 'event')} of begin or end without the other half left out")
+        what = """without a phase ("ph") that Chrome's format has, or half a slice (B, E)"""
+        notes.append(f"{many} {what}: left out")
     if not rows.pieces:
         because = ": did the run reach a step that its profiler's schedule records?"
         if notes:
@@ -86,7 +84,7 @@ def read(path: Path) -> File:
 
 def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> File:
     columns = rows.columns()
-    names, places = list(rows.names), _places(rows, columns)
+    names, places = list(rows.names), list(rows.places)
     categories = list(rows.categories)
     columns["kind"] = _kinds(columns, categories, names)
     familiar = np.array([kinds.is_known(one) for one in categories], bool)
@@ -106,36 +104,18 @@ def _finish(rows: Rows, path: Path, says: dict[str, Any], notes: list[str]) -> F
     if many := int((again := _given_again(columns)).sum()):
         notes.append(f"{counted(many, 'slice')} given twice, with the same time and ids: left out")
         columns = {column: values[~again] for column, values in columns.items()}
-    if slow := _calls_last_long(columns["kind"], columns["duration"]):
+    calls = columns["duration"][columns["kind"] == Kind.LAUNCH]
+    if len(calls) and (median := float(np.median(calls))) > _SLOW_CALL:
         notes.append(
-            f"half of its calls that launch work take {slow}: are its times nanoseconds? They are "
-            "taken for microseconds, as PyTorch's profiler writes them"
+            f"half of its calls that launch work take {milliseconds(median)} ms: are its times "
+            "nanoseconds? They are taken for microseconds, as PyTorch's profiler writes them"
         )
-    about = about_file(says, path, columns, notes)
+    about = about_file(says, path, columns, notes) | {"base": base}
     about |= _unread(columns["category"], categories, notes)
     known = find_communications(columns, names, list(rows.said), about, notes)
     columns["name"], names = _used(columns["name"], names, notes)
     columns = {column: columns[column].astype(COLUMNS[column], copy=False) for column in SAVED}
     return File(columns, names, lanes, known, about, notes)
-
-
-def _places(rows: Rows, columns: dict[str, Column]) -> list[Any]:
-    """(process, thread) by their numbers; until 1.9 PyTorch wrote "5555" and "stream 7"."""
-    merged = Numbering()
-    number = [merged[_numbered(process), _numbered(thread)] for process, thread in rows.places]
-    columns["place"] = np.array(number, np.int32)[columns["place"]]
-    for place, label in list(rows.labels.items()):
-        if isinstance(place, tuple):
-            rows.labels.setdefault((_numbered(place[0]), _numbered(place[1])), label)
-    return list(merged)
-
-
-def _numbered(place: Any) -> Any:
-    found = _NUMBER.fullmatch(place) if isinstance(place, str) else None
-    return int(found[1]) if found else place
-
-
-_NUMBER = re.compile(r"(?:stream )?(\d{1,18})")
 
 
 def _kinds(columns: dict[str, Column], categories: list[str], names: list[str]) -> Column:
@@ -227,13 +207,6 @@ def _given_again(columns: dict[str, Column]) -> Mask:
     again[near] = True
     again[near[first]] = False
     return again if (again[near] & (ids != NONE).any(axis=0)).any() else np.zeros_like(again)
-
-
-def _calls_last_long(kind: Column, duration: Column) -> str:
-    """Say how long half of the launching calls take, if longer than any driver needs."""
-    calls = duration[kind == Kind.LAUNCH]
-    median = float(np.median(calls)) if len(calls) else 0.0
-    return f"{milliseconds(median)} ms" if median > _SLOW_CALL else ""
 
 
 def _base(says: dict[str, Any], middle: int, notes: list[str]) -> int:

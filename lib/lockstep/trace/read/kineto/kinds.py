@@ -22,9 +22,7 @@ from ...slices import NONE, Kind
 
 _CATEGORIES = {
     "cpu_op": Kind.OPERATOR,
-    "operator": Kind.OPERATOR,
     "python_function": Kind.PYTHON,
-    "python function": Kind.PYTHON,
     "user_annotation": Kind.ANNOTATION,
     "nvtx": Kind.ANNOTATION,
     "cuda_runtime": Kind.LAUNCH,
@@ -36,13 +34,9 @@ _CATEGORIES = {
     "mtia_runtime": Kind.LAUNCH,
     "privateuse1_runtime": Kind.LAUNCH,
     "privateuse1_driver": Kind.LAUNCH,
-    "runtime": Kind.LAUNCH,
-    "driver": Kind.LAUNCH,
     "kernel": Kind.COMPUTE,
     "gpu_memcpy": Kind.COPY,
-    "memcpy": Kind.COPY,
     "gpu_memset": Kind.SET,
-    "memset": Kind.SET,
     "gpu_user_annotation": Kind.GPU_ANNOTATION,
     "cuda_sync": Kind.WAIT,
     "xpu_sync": Kind.WAIT,
@@ -98,8 +92,6 @@ def kind(category: str, name: str) -> Kind:
     """Return the kind of an event that is no communication kernel; OTHER for unknown categories."""
     found = _CATEGORIES.get(category.lower(), Kind.OTHER)
     if found is Kind.ANNOTATION and _STEP.fullmatch(name):
-        return Kind.STEP
-    if category.lower() == "operator" and name.startswith("ProfilerStep#"):  # until PyTorch 1.9
         return Kind.STEP
     if found is Kind.ANNOTATION and _ON_CPU.match(name):
         return Kind.COMMUNICATION

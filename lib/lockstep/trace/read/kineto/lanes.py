@@ -45,7 +45,6 @@ def add_lanes(columns: dict[str, Column], places: list[Any], labels: dict[Any, s
                     0,
                     _thread_label(process, thread, name),
                     process=labels.get(process, "") or f"process {process}",
-                    thread=name or f"thread {thread}",
                 )
             )
     seen = Counter(lane.label for lane in lanes)

@@ -41,10 +41,10 @@ def load(
     Times are nanoseconds since the epoch where the files say so, exact to the nanosecond. What had
     to be repaired, left out or guessed stands in `notes`. `about[rank]` has what is known of
     "file", "world_size", "backend", "groups" (dicts of name, description, size, ranks), "gpu",
-    "torch", "cuda" or "hip", "nccl", "host", "date", "first" and "last" (ns), "unread" (slices of
-    categories that are not known here, by category), and "communication":
-    how many "slices", "kernels", how many were recognised "by_name" only or have an "unknown"
-    operation, and their "time", "time_by_name", "time_unknown" (ns).
+    "torch", "cuda" or "hip", "nccl", "host", "date", "first" and "last" (ns), "base" (ns that the
+    file's times are since), "unread" (slices of categories that are not known here, by category),
+    and "communication": how many "slices", "kernels", how many were recognised "by_name" only or
+    have an "unknown" operation, and their "time", "time_by_name", "time_unknown" (ns).
 
     Raises TraceError where a file cannot be read or has no slices, two files are of one rank, or
     the files are of different jobs.

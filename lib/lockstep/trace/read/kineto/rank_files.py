@@ -17,12 +17,13 @@ from .text import Text
 
 
 class RankFiles:
-    """The files of ranks, as they were when they were read: see `slices.Files`."""
+    """The files of ranks, as they were when they were read."""
 
     def __init__(self, of_rank: Mapping[int, tuple[Path, State]]):
         self._of_rank = of_rank
 
     def args(self, rank: int, origins: Column) -> Iterator[dict[str, Any]]:
+        """The args of these events (numbers, ascending) of a rank; its file is read once."""
         wanted = iter(origins.tolist())
         origin = next(wanted, None)
         number = 0
@@ -36,18 +37,11 @@ class RankFiles:
         if origin is not None:
             raise TraceError(f"{self._path(rank)} no longer has event no. {origin:,}")
 
-    def moments(
-        self, rank: int, name: str, origins: Column
-    ) -> tuple[list[int], list[tuple[int, dict[str, Any]]]]:
+    def moments(self, rank: int, name: str) -> list[tuple[int, dict[str, Any]]]:
+        """(time in ns as the file has it, args) of the instants of this name in a rank's file."""
         mark = json.dumps(name).encode()
-        wanted = origins.tolist()
-        starts: list[int] = []
         found: list[tuple[int, dict[str, Any]]] = []
-        number = 0
         for text, events in self._events(rank):
-            while len(starts) < len(wanted) and wanted[len(starts)] < number + len(events):
-                starts.append(_time(_parsed(events[wanted[len(starts)] - number])))
-            number += len(events)
             if mark in text:
                 for raw in events:
                     if isinstance(raw, msgspec.Raw) and mark in bytes(raw):
@@ -55,7 +49,7 @@ class RankFiles:
                         if event.get("ph") in ("i", "I") and event.get("name") == name:
                             args = event.get("args")
                             found.append((_time(event), args if isinstance(args, dict) else {}))
-        return starts, found
+        return found
 
     def _path(self, rank: int) -> Path:
         return self._of_rank[rank][0]

@@ -14,8 +14,9 @@ from . import kinds
 from .events import NO_ARGS, RAW, Args, args_of_raw, nanoseconds
 from .text import decode
 
-# Of Chrome's trace format: what else stands as "ph" is none of its events.
-_PHASES = frozenset("BEXIiCbnesTpFtfPNODSRcVvMa(),")
+# Of Chrome's trace format, without the B and E of slices in halves, which no version of Kineto
+# writes: what else stands as "ph" cannot be read.
+_PHASES = frozenset("XIiCbnesTpFtfPNODSRcVvMa(),")
 
 
 class Said(NamedTuple):
@@ -49,16 +50,11 @@ class Rows:
     places: Numbering = field(default_factory=Numbering)  # (pid, tid)
     said: Numbering = field(default_factory=Numbering)  # of Said
     labels: dict[Any, str] = field(default_factory=dict)
-    halves: list[tuple[int, int, Any]] = field(default_factory=list)  # B and E: ts, origin, event
     unreadable: list[int] = field(default_factory=list)
     phaseless: int = 0
 
     def add(self, events: Sequence[Any], start: Column, duration: Column, origin: Column) -> None:
         args = [one.args or NO_ARGS for one in events]
-        external = np.array([one.external for one in args], np.int64)
-        if np.any(external == NONE):
-            old = np.array([one.old_external for one in args], np.int64)
-            external = np.where(external == NONE, old, external)
         said = [self.said[_said(one)] if one.collective else NONE for one in args]
         columns = {
             "start": start,
@@ -67,7 +63,7 @@ class Rows:
             "name": np.array([self.names[one.name] for one in events], np.int32),
             "category": np.array([self.categories[one.cat] for one in events], np.int32),
             "place": np.array([self.places[one.pid, one.tid] for one in events], np.int32),
-            "external": external,
+            "external": np.array([one.external for one in args], np.int64),
             "correlation": np.array([one.correlation for one in args], np.int64),
             "stream": np.array([one.stream for one in args], np.int64),
             "device": np.array([one.device for one in args], np.int64),
@@ -88,17 +84,13 @@ def gather(rows: Rows, events: Sequence[Any], number: int, batch: bytes) -> bool
     at = [index for index, one in enumerate(events) if one is not None and one.ph == "X"]
     slices = [events[index] for index in at]
     others = [(index, one) for index, one in enumerate(events) if one is None or one.ph != "X"]
-    halves = [(index, one) for index, one in others if one is not None and one.ph in ("B", "E")]
     start = nanoseconds([one.ts for one in slices], batch)
     duration = nanoseconds([one.dur for one in slices], batch)
-    turns = nanoseconds([one.ts for _, one in halves], batch)
-    if start is None or duration is None or turns is None:
+    if start is None or duration is None:
         return False
     if slices:
         _look_into_operators(slices, at, batch)
         rows.add(slices, start, duration, number + np.array(at))
-    for turn, (index, one) in zip(turns.tolist(), halves, strict=True):
-        rows.halves.append((turn, number + index, one))
     for index, one in others:
         if one is None:
             rows.unreadable.append(number + index)
@@ -161,24 +153,3 @@ def _is_silent_annotation(one: Any) -> bool:
         and kinds.kind(one.cat, one.name) is Kind.ANNOTATION
         and not (one.args and one.args.collective)
     )
-
-
-def join_halves(rows: Rows) -> int:
-    """Make slices of events that begin (B) and end (E) apart; how many lack their other half."""
-    open_now: dict[Any, list[tuple[int, int, Any]]] = defaultdict(list)
-    whole = []
-    lost = 0
-    for half in sorted(rows.halves, key=lambda half: half[0]):
-        stack = open_now[half[2].pid, half[2].tid]
-        if half[2].ph == "B":
-            stack.append(half)
-        elif stack:
-            whole.append((*stack.pop(), half[0]))
-        else:
-            lost += 1
-    lost += sum(map(len, open_now.values()))
-    if whole:
-        start = np.array([one[0] for one in whole], np.int64)
-        end = np.array([one[3] for one in whole], np.int64)
-        rows.add([one[2] for one in whole], start, end - start, np.array([one[1] for one in whole]))
-    return lost

@@ -115,7 +115,7 @@ class Text:
         """
         foot: list[bytes] | None = None
         tail = b""  # an event that goes on in the next batch, because it holds a list of objects
-        for batch in self._batches(self._blocks()):
+        for batch in self._batches(block for block in self._blocks() if not block.isspace()):
             if foot is not None:
                 foot.append(batch)
                 continue
@@ -188,7 +188,9 @@ class Text:
             text += block
             if len(text) == len(block):
                 text = text.removeprefix(b"\xef\xbb\xbf")
-                self._refuse_other_formats(text)
+                for mark, at, what in _OTHER_FORMATS:
+                    if text[at : at + len(mark)] == mark:
+                        raise TraceError(f"{self.path} is {what}")
             if found := _LIST.match(text):
                 self._is_list = True
                 return text[found.end() :]
@@ -214,12 +216,10 @@ class Text:
         except (ValueError, RecursionError):
             what = "; ".join(self.damage) or "it is not JSON, or breaks off before its events"
             raise TraceError(f"{self.path} cannot be read as a trace: {what}") from None
-        raise NotATrace(f"{self.path} is JSON, but not a trace: {_what_else(said)}")
-
-    def _refuse_other_formats(self, text: bytes) -> None:
-        for mark, at, what in _OTHER_FORMATS:
-            if text[at : at + len(mark)] == mark:
-                raise TraceError(f"{self.path} is {what}")
+        members = set(said) if isinstance(said, dict) else set()
+        known = (what for marks, what in _NOT_TRACES if marks <= members)
+        what = next(known, 'it has no "traceEvents"')
+        raise NotATrace(f"{self.path} is JSON, but not a trace: {what}")
 
     def _behind(self, text: bytes, found: re.Match[bytes]) -> bytes:
         """Yield what follows the start of the list of events; what precedes it is `about`."""
@@ -232,10 +232,6 @@ class Text:
         return text[found.end() :]
 
     def _blocks(self) -> Iterator[bytes]:
-        """Blocks of text; those of blanks alone say nothing, and are left out."""
-        return (block for block in self._all_blocks() if not block.isspace())
-
-    def _all_blocks(self) -> Iterator[bytes]:
         try:
             with self.path.open("rb") as file:
                 packed = file.read(2) == b"\x1f\x8b"
@@ -359,13 +355,6 @@ def _parse(batch: bytes, at: int, cuts: list[tuple[int, int]]) -> tuple[Any, int
             reach = min(2 * reach + 1, len(cuts) - 1)
         except (ValueError, RecursionError, ArithmeticError):  # numbers or nesting beyond limits
             return None
-
-
-def _what_else(said: Any) -> str:
-    """Say what a JSON file without events is."""
-    members = set(said) if isinstance(said, dict) else set()
-    known = (what for marks, what in _NOT_TRACES if marks <= members)
-    return next(known, 'it has no "traceEvents"')
 
 
 def _skip(text: bytes, at: int) -> int:
