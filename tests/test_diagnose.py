@@ -249,7 +249,7 @@ def test_a_rank_that_goes_on_while_records_are_read_is_not_judged(monkeypatch):
     receive(0)
     header = memoryview(memories[0])[: HEADER.size].cast("Q")
     header[HELP] = 0  # whatever threads the tests have
-    monkeypatch.setattr(stall_detector.diagnose, "mismatch", goes_on)
+    monkeypatch.setattr("lockstep.calls.diagnose.mismatch", goes_on)
     detector = StallDetector(lambda: (), lambda: False)
     assert [detector.check(ranks) for _ in range(6)] == [None] * 6
     assert detector.suspicion is not None
