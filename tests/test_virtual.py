@@ -98,6 +98,25 @@ def views_and_indices(device: Any) -> list[torch.Tensor]:
     return [one.cpu() for one in every]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_of_16_bits_are_summed_in_32_and_rounded(cuda: Any, dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    a, b, c = (torch.randn(3, 64, 64).to(dtype) for _ in range(3))
+    for product in (
+        lambda a, b, c: a[0] @ b[0],
+        lambda a, b, c: torch.addmm(c[0], a[0], b[0], beta=0.5, alpha=2),
+        lambda a, b, c: a @ b,
+        lambda a, b, c: torch.baddbmm(c, a, b, beta=2),
+        lambda a, b, c: nn.functional.conv1d(a, b),
+        lambda a, b, c: torch.mm(a[0], b[0], out=c[0].clone()),
+    ):
+        given = [one.cuda() for one in (a, b, c)]
+        found, exact = product(*given), product(a.float(), b.float(), c.float())
+        assert found.dtype == dtype
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(found.cpu().float(), exact, rtol=eps, atol=8 * eps)
+
+
 def random_numbers(device: Any) -> list[torch.Tensor]:
     torch.manual_seed(4)
     a = torch.randn(33, device=device)

@@ -28,6 +28,25 @@ _COMPUTED = {
 }
 
 
+# A processor without AVX512 takes PyTorch a minute for a product of 2048 × 2048 numbers of 16 bits.
+_IN_FLOAT32 = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
+if "AVX512" in torch.backends.cpu.get_cpu_capability():
+    _IN_FLOAT32.clear()
+
+
+def _in_float32(func: Any) -> Callable[..., torch.Tensor]:
+    """The product of `func`: of 16-bit numbers in float32 and then rounded, as a GPU does it."""
+
+    def compute(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensors = [one for one in args if isinstance(one, torch.Tensor)]
+        if tensors[0].dtype not in (torch.bfloat16, torch.float16):
+            return func(*args, **kwargs)
+        wide = [one.float() if isinstance(one, torch.Tensor) else one for one in args]
+        return func(*wide, **kwargs).to(tensors[0].dtype)
+
+    return compute
+
+
 _LIKE = {  # the arguments that these lay their results out like
     "_scaled_dot_product_flash_attention_for_cpu": (0,),
     "_scaled_dot_product_flash_attention_for_cpu_backward": (1, 2, 3),
@@ -40,8 +59,10 @@ class Op:
     def __init__(self, func: Any) -> None:
         schema = func._schema
         self.func = func
-        self.compute = _COMPUTED.get(func.overloadpacket.__name__, func)  # what makes its values
         self.name: str = func.overloadpacket.__name__
+        self.compute = _COMPUTED.get(self.name, func)  # what makes its values
+        if self.name in _IN_FLOAT32 and func._overloadname == "default":
+            self.compute = _in_float32(func)
         self.like = _LIKE.get(self.name, ())
         self.namespace: str = func.namespace
         self.is_view = self.name == "_unsafe_view" or any(
