@@ -29,9 +29,8 @@ _COMPUTED = {
 
 
 # A processor without AVX512 takes PyTorch a minute for a product of 2048 × 2048 numbers of 16 bits.
-_IN_FLOAT32 = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
-if "AVX512" in torch.backends.cpu.get_cpu_capability():
-    _IN_FLOAT32.clear()
+_MULTIPLIES_16_BITS = "AVX512" in torch.backends.cpu.get_cpu_capability()
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
 
 
 def _in_float32(func: Any) -> Callable[..., torch.Tensor]:
@@ -61,7 +60,8 @@ class Op:
         self.func = func
         self.name: str = func.overloadpacket.__name__
         self.compute = _COMPUTED.get(self.name, func)  # what makes its values
-        if self.name in _IN_FLOAT32 and func._overloadname == "default":
+        is_product = self.name in _PRODUCTS and func._overloadname == "default"
+        if is_product and not _MULTIPLIES_16_BITS:
             self.compute = _in_float32(func)
         self.like = _LIKE.get(self.name, ())
         self.namespace: str = func.namespace

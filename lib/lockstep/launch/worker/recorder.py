@@ -259,7 +259,8 @@ class Recorder(RecordWriter):
         self.say_waited(known[1])
         if told is not None and told is not True:
             key = _key(told)
-            self._given_out.add(known[1])
+            if known[1] in self._under_way:
+                self._given_out.add(known[1])
             self._others.may_call_back = True
             self._futures[key] = (ref(told, partial(self._futures.pop, key)), known[1])
 
