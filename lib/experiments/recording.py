@@ -1,15 +1,18 @@
 """What Lockstep's record of calls costs a program: the same one by torchrun and by Lockstep.
 
 They run at the same time and take turns, a few milliseconds each, on the same cores: from one start
-of a process to the next a call may take half as long again, whoever has started it. torchrun runs
-it twice; what those two differ by is noise. Who waits for his turn has nothing on the GPU: it would
-share its time with the others' work.
+of a process to the next a call may take half as long again, whoever has started it. In each round
+the order is drawn anew: who goes after whom is worth a fifth on two cores. torchrun runs it twice;
+what those two differ by is noise. Who waits for his turn has nothing on the GPU, where it would
+share its time with the others' work, and runs nothing on the host.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import select
 import statistics
 import subprocess
 import sys
@@ -25,29 +28,32 @@ from lockstep.base.machine import Machine
 from lockstep.launch import torchrun
 from torch import nn
 
-from .experiment import Experiment, Result, by_torchrun, device_name, end, join
+from .experiment import Experiment, ExperimentFailed, Result, by_torchrun, device_name, end, join
 
-JOBS = ("torchrun", "torchrun again", "Lockstep")  # in the order of their turns
+JOBS = ("torchrun", "torchrun again", "Lockstep")
+DONE = "done"  # the pipe that says that a job has ended its turn
 STARTS = 8  # of all jobs
-TURNS = 8  # of each job
+TURNS = 16  # of each job and program
 CALLS, STEPS = 200, 3  # of a turn
 CORES = 4  # of a rank, where there are as many for each
-LONGEST = 120  # seconds that one waits for the others
+LONGEST = 120  # seconds of a turn, with the start of all jobs
 Seconds = dict[str, list[float]]
 
 
 class Turns:
-    """Turns of jobs: a file holds the number of the turn, and each job has every third. All ranks
-    of a job take theirs together."""
+    """Turns of a job: each rank waits for a byte in the job's pipe, and rank 0 says when all are
+    done."""
 
-    def __init__(self, file: str, own: int, x: torch.Tensor):
-        self._file, self._next, self._x = Path(file), own, x
+    def __init__(self, folder: str, job: int, x: torch.Tensor):
+        self._own = os.open(Path(folder, str(job)), os.O_RDWR)
+        self._done = os.open(Path(folder, DONE), os.O_RDWR)
+        self._x = x
 
     def seconds(self, work: Callable[[], Any], times: int) -> list[float]:
         """Return the seconds of one of `times` calls, on average, in each turn but the first."""
         found = []
         for _ in range(TURNS + 1):
-            self._wait()
+            _read(self._own)
             self._meet()
             began = time.perf_counter()
             for _ in range(times):
@@ -57,23 +63,22 @@ class Turns:
             found.append((time.perf_counter() - began) / times)
             self._meet()
             if dist.get_rank() == 0:
-                self._file.write_text(str(self._next + 1))
-            self._next += len(JOBS)
+                os.write(self._done, b".")
         return found[1:]
 
     def _meet(self) -> None:
         dist.all_reduce(self._x)
         _wait()
 
-    def _wait(self) -> None:
-        until = time.monotonic() + LONGEST
-        while self._file.read_text() != str(self._next):
-            if time.monotonic() > until:
-                raise TimeoutError("another job does not take its turn")
-            time.sleep(0.001)
+
+def _read(pipe: int) -> None:
+    """Take a byte out of a pipe, when there is one."""
+    if not select.select([pipe], [], [], LONGEST)[0]:
+        raise ExperimentFailed("another job does not take its turn, or does not end it")
+    os.read(pipe, 1)
 
 
-def measured(file: str, own: int) -> Seconds:
+def measured(folder: str, job: int) -> Seconds:
     """Return the seconds of a call, as the host sees it, or of a step, by program and turn.
 
     To run on a rank that has no process group.
@@ -82,10 +87,10 @@ def measured(file: str, own: int) -> Seconds:
     _stay_on(rank * CORES, ranks * CORES)
     device = join()
     small, large = (torch.ones(size, device=device) for size in (1, 1 << 18))
-    turns = Turns(file, own, torch.ones(1, device=device))
+    turns = Turns(folder, job, torch.ones(1, device=device))
     found = {
         "all_reduce of 4 B": turns.seconds(lambda: dist.all_reduce(small), CALLS),
-        "all_reduce of 1 MB": turns.seconds(lambda: dist.all_reduce(large), CALLS),
+        "all_reduce of 1 MB": turns.seconds(lambda: dist.all_reduce(large), CALLS // 4),
     }
     if device.type == "cuda":
         steps = {
@@ -148,23 +153,33 @@ def run(machine: Machine, nproc: int) -> Iterator[Result]:
     what = f"the same calls and steps by torchrun and by Lockstep, by turns, on {nproc} ranks"
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as folder:
-            turn, *files = (Path(folder, name) for name in ("turn", *JOBS))
-            turn.write_text("0")
-            module = [sys.executable, "-m", "experiments.recording", str(turn)]
-            others = [
-                subprocess.Popen([*module, str(own), str(file), str(nproc), job])
-                for own, (job, file) in enumerate(zip(JOBS[1:], files[1:], strict=True), 1)
-            ]
-            try:
-                by_torchrun("experiments.recording", turn, 0, files[0], nproc=nproc)
-                for other in others:
-                    other.wait(LONGEST)
-            finally:
-                for other in others:
-                    end(other)
-            for job, file in zip(JOBS, files, strict=True):
-                found[job].append(json.loads(file.read_text()))
+            seconds = _start(folder, nproc, programs=6 if machine.gpus else 2)
+        for job, of_job in zip(JOBS, seconds, strict=True):
+            found[job].append(of_job)
         yield Result(f"recording/{where}.json", what, {"unit": "seconds, of rank 0", **found})
+
+
+def _start(folder: str, nproc: int, programs: int) -> list[Seconds]:
+    """Start the jobs, and give each its turns of all programs; return what each has found."""
+    paths = [Path(folder, name) for name in (*map(str, range(len(JOBS))), DONE)]
+    for path in paths:
+        os.mkfifo(path)
+    *pipes, done = (os.open(path, os.O_RDWR) for path in paths)
+    module = [sys.executable, "-m", "experiments.recording", folder]
+    jobs = [subprocess.Popen([*module, str(job), str(nproc)]) for job in range(len(JOBS))]
+    try:
+        for _ in range(programs * (TURNS + 1)):
+            for pipe in random.sample(pipes, len(pipes)):
+                os.write(pipe, bytes(nproc))
+                _read(done)
+        for process in jobs:
+            process.wait(LONGEST)
+    finally:
+        for process in jobs:
+            end(process)
+        for pipe in (*pipes, done):
+            os.close(pipe)
+    return [json.loads(Path(folder, name).read_text()) for name in JOBS]
 
 
 def compared(found: dict[str, list[Seconds]]) -> dict[str, tuple[float, float, float, float]]:
@@ -191,17 +206,18 @@ EXPERIMENT = Experiment(
 )
 
 
-def main(turn: str, own: str, file: str, nproc: str = "0", job: str = "") -> None:
-    """Run as a rank of torchrun, or start the ranks of a job; write what rank 0 has found."""
-    if job == "Lockstep":
-        ran = torchrun(measured, turn, int(own), nproc_per_node=int(nproc), init=False, show=False)
-        Path(file).write_text(json.dumps(ran[0]))
-    elif job:
-        by_torchrun("experiments.recording", turn, own, file, nproc=int(nproc))
+def main(folder: str, job: str, nproc: str = "") -> None:
+    """Start the ranks of a job, or run as one of torchrun's; write what rank 0 has found."""
+    name, what = JOBS[int(job)], (folder, int(job))
+    if nproc and name != "Lockstep":
+        by_torchrun("experiments.recording", *what, nproc=int(nproc))
+    elif nproc:
+        ran = torchrun(measured, *what, nproc_per_node=int(nproc), init=False, show=False)
+        Path(folder, name).write_text(json.dumps(ran[0]))
     else:
-        found = measured(turn, int(own))
+        found = measured(*what)
         if os.environ["RANK"] == "0":
-            Path(file).write_text(json.dumps(found))
+            Path(folder, name).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

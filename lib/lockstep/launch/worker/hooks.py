@@ -38,6 +38,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from math import prod
 from signal import getsignal, valid_signals
+from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any
 from weakref import ref
@@ -458,8 +459,25 @@ class _Operation:
         looks = self.looks(args)
         return None if looks is None else (looks, peer, tag, asynchronous)
 
+    def is_synchronous(self, args: Arguments) -> bool:
+        """Return whether `torch.distributed` makes this call, and then waits for its end."""
+        if self.is_message or len(args) != self.given + 1 or type(args[-1]) not in _options:
+            return False
+        return not args[-1].asyncOp
+
+    def begun(self, recorder: Recorder, group: Any, args: Arguments, at: float) -> int:
+        """Enter a synchronous call that was begun at some moment. Returns its entry, 0 for none."""
+        peer = None if self.peer is None else args[-1].rootRank
+        what = self.looks(args) or (), peer, 0, False
+        return self.begin(recorder, group, what, ONCE, at)[0]
+
     def begin(
-        self, recorder: Recorder, group: Any, what: _What, waited: int = 0
+        self,
+        recorder: Recorder,
+        group: Any,
+        what: _What,
+        waited: int = 0,
+        at: float | None = None,
     ) -> tuple[int, bool]:
         """Enter a call in the record. Returns its entry, 0 for none, and whether it is on a GPU."""
         seen = _seen.get(_key(group))
@@ -471,7 +489,7 @@ class _Operation:
                 return 0, False
         if on_gpu:
             recorder.on_gpu()
-        return recorder.begin_one(kind, waited), on_gpu
+        return recorder.begin_one(kind, waited, at), on_gpu
 
     def _kind(self, recorder: Recorder, group: Any, what: _What) -> tuple[CallKind, bool]:
         looks, peer, tag, asynchronous = what
@@ -517,12 +535,24 @@ def _is_on_gpu(tensor: Any) -> bool:
 def _method(name: str, operation: _Operation) -> Callable[..., Any]:
     """A method of process groups, observed where it is called as `torch.distributed` calls it."""
     original = getattr(dist.ProcessGroup, name)
-    group_kind, work_kind = dist.ProcessGroup, dist.Work
+    group_kind = dist.ProcessGroup
 
     def call(group: Any, *args: Any, **more: Any) -> Any:
         recorder = _recorder
         if recorder is None or _is_aside or _is_deep or (here := recorder.local.here).quiet:
             return original(group, *args, **more)
+        if _key(group) in _gloos and not more and operation.is_synchronous(args):
+            # A thread of gloo's makes this call, and it is written down while that is at work.
+            at, here.is_caught = perf_counter(), True
+            try:
+                work = original(group, *args)
+            except BaseException:
+                recorder.end(operation.begun(recorder, group, args, at))
+                raise
+            finally:
+                here.is_caught = False
+            here.blocking = work, operation.begun(recorder, group, args, at)
+            return work
         if _nccl is not None and safely(_is_nccls, group, args, more):
             if _unnamed:
                 safely(_name_group, group)
@@ -533,22 +563,8 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
             return original(group, *args, **more)
         here.is_caught = True
         try:
-            if operation.is_message or what[-1]:
-                watching = operation.call(recorder, group, what)
-                return _beside(watching, original, (group, *args), more)
-            place, on_gpu = operation.begin(recorder, group, what, ONCE)
-            entered = recorder.enter_briefly(place)
-            try:
-                work = original(group, *args, **more)
-            except BaseException:
-                recorder.finish(place, entered)
-                raise
-            recorder.leave(entered)
-            if type(work) is not work_kind:
-                safely(_follow, recorder, place, work, False, False, on_gpu, True)
-            else:
-                here.blocking = work, place, entered
-            return work
+            watching = operation.call(recorder, group, what)
+            return _beside(watching, original, (group, *args), more)
         finally:
             here.is_caught = False
 
@@ -737,9 +753,13 @@ def _group_of(recorder: Recorder, group: Any) -> tuple[int, Group]:
     size = dist.ProcessGroup.size(group)
     found = recorder.group((name, size), lambda: _describe(recorder, group, name, size))
     backends = _backends(group)
+    gloo = getattr(dist, "ProcessGroupGloo", None)  # not every PyTorch has it
+    if backends and all(type(one) is gloo for one in backends):
+        _gloos.add(key)
 
     def gone(_: Any) -> None:
         _seen.pop(key, None)
+        _gloos.discard(key)
         _departed.append(backends)
 
     _seen[key] = ref(group, gone), *found
@@ -749,6 +769,7 @@ def _group_of(recorder: Recorder, group: Any) -> tuple[int, Group]:
 # Groups that have been used, by key; and what those talked by that went last.
 _seen: dict[int, tuple[ref[Any], int, Group]] = {}
 _departed: deque[list[Any]] = deque(maxlen=1)
+_gloos: set[int] = set()  # those, by key, that talk by gloo alone
 
 
 def groups() -> list[Any]:
@@ -855,9 +876,8 @@ def _waited_for(original: Callable[..., Any]) -> Callable[..., Any]:
         here = recorder.local.here
         if here.blocking is None or not args or args[0] is not here.blocking[0]:
             return observed(*args, **kwargs)
-        (_, place, entered), here.blocking = here.blocking, None
-        if entered:
-            recorder.enter_again(place)
+        (_, place), here.blocking = here.blocking, None
+        entered = recorder.enter(place)
         try:
             return original(*args, **kwargs)
         finally:

@@ -57,9 +57,8 @@ class _Here:
         self.quiet = False  # inside of new_group and its like: that traffic is not the learner's
         self.is_caught = False  # inside of a call that is in the record
         self.fresh: list[Any] = []  # Works that their caller may not have got yet
-        # A synchronous call that is waited for next: its Work, its entry, and whether that is the
-        # main thread's outermost one.
-        self.blocking: tuple[Any, int, bool] | None = None
+        # A synchronous call that is waited for next: its Work, its entry.
+        self.blocking: tuple[Any, int] | None = None
 
 
 class _Local(threading.local):
@@ -129,18 +128,18 @@ class Recorder(RecordWriter):
         """Enter a call that is described as for `kind`; returns as `begin_one`."""
         return self.begin_one(self.kind(operation, group, *what, **more))
 
-    def begin_one(self, kind: CallKind, waited: int = 0) -> int:
+    def begin_one(self, kind: CallKind, waited: int = 0, at: float | None = None) -> int:
         """Enter a call of this kind; returns its entry, 0 where it has none. waited: for its end,
-        as `say_waited` says.
+        as `say_waited` says. at: when it began, None: now.
         """
         here = self.local.here
         if here.fresh:
             here.fresh.clear()
         if here.blocking is not None:  # the program has kept the Work of a synchronous call
-            (work, place, _), here.blocking = here.blocking, None
+            (work, place), here.blocking = here.blocking, None
             self.say_waited(place, 0)
             self.follow(work, place, False, None, False)
-        return self._enter(kind, waited=waited)
+        return self._enter(kind, at, waited=waited)
 
     def queued(self, kind: CallKind, at: float, number: int | None = None) -> int:
         """Enter a call that NCCL has queued, at some moment; returns as `begin_one`.
@@ -279,21 +278,6 @@ class Recorder(RecordWriter):
         self._say_who_may_help(may_be_helped)
         self._outermost = self._header[WAITING] = place
         return True
-
-    def enter_briefly(self, place: int) -> bool:
-        """The same, of a call that only begins what is waited for next: who may help is asked then.
-        A thread of gloo's that is about to drop a tensor has done so by that time, mostly.
-        """
-        if not place or self._outermost or get_ident() != self._main:
-            return False
-        self._may_be_helped = self._header[HELP] = True
-        self._outermost = self._header[WAITING] = place
-        return True
-
-    def enter_again(self, place: int) -> None:
-        """The main thread waits for the end of a call that it has entered briefly, and left."""
-        self._may_be_helped = self._header[HELP] = self._others.may_act(self._watchers.threads)
-        self._outermost = self._header[WAITING] = place
 
     def _say_who_may_help(self, others: bool) -> None:
         help = others or self._others.may_act(self._watchers.threads)
