@@ -241,6 +241,33 @@ def test_a_wait_for_a_rank_that_is_not_there_is_a_certain_deadlock():
     )
 
 
+def _ask_for_what_cannot_be():
+    dist.all_reduce(torch.ones(1))
+    with pytest.raises((RuntimeError, ValueError)):
+        dist.all_gather([torch.ones(2), torch.ones(3)], torch.ones(2))
+    dist.all_reduce(torch.ones(1))
+
+
+def test_a_call_that_pytorch_refuses_is_over():
+    job = lockstep.torchrun(_ask_for_what_cannot_be, nproc_per_node=2, backend="gloo", show=False)
+    for calls in job.calls:
+        assert [call.operation for call in calls] == ["all_reduce", "all_gather", "all_reduce"]
+        assert all(call.end for call in calls)
+
+
+def _part():
+    dist.all_reduce(x := torch.ones(1))
+    dist.all_reduce(x) if dist.get_rank() == 0 else dist.recv(x, 0)
+
+
+def test_a_rank_that_stands_before_its_call_is_made_is_seen_in_it(monkeypatch):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")  # PyTorch compares each call first
+    job = lockstep.torchrun(
+        _part, nproc_per_node=2, backend="gloo", may_fail=True, show=False, timeout=30
+    )
+    assert job.verdict.startswith("Rank 0 waits in all_reduce #1 of float32[1] on the default ")
+
+
 def _scatter_with_a_handle():
     part = torch.empty(1)
     dist.reduce_scatter(part, list(torch.ones(2).chunk(2)), async_op=True).wait()
