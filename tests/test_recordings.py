@@ -24,6 +24,7 @@ from experiments import (
     course,
     launching,
     manifest,
+    recording,
     reserve,
     sweeps,
 )
@@ -770,6 +771,14 @@ def test_a_reserve_is_timed_under_gloo():
     found = reserve.measure(2, "gloo", times=2, seconds=0.05)
     assert found.keys() == recorded("launch/reserve-h200-x2.json").content.keys()
     assert all(found[way]["cell"] > 0 for way in reserve.WAYS)
+
+
+def test_the_cost_of_the_record_is_measured_by_turns(tmp_path):
+    jobs = recording.by_turns(str(tmp_path), 2, turns=1, programs=2)
+    found = {job: [seconds] for job, seconds in zip(recording.JOBS, jobs, strict=True)}
+    for seconds in recording.compared(found).values():
+        assert all(0 < one < 10 for one in seconds)
+    assert jobs[0].keys() == recorded("recording/cpu-x4.json").content["Lockstep"][0].keys()
 
 
 def _sweep_everything():

@@ -44,15 +44,15 @@ class Turns:
     """Turns of a job: each rank waits for a byte in the job's pipe, and rank 0 says when all are
     done."""
 
-    def __init__(self, folder: str, job: int, x: torch.Tensor):
+    def __init__(self, folder: str, job: int, number: int, x: torch.Tensor):
+        self._number, self._x = number, x
         self._own = os.open(Path(folder, str(job)), os.O_RDWR)
         self._done = os.open(Path(folder, DONE), os.O_RDWR)
-        self._x = x
 
     def seconds(self, work: Callable[[], Any], times: int) -> list[float]:
         """Return the seconds of one of `times` calls, on average, in each turn but the first."""
         found = []
-        for _ in range(TURNS + 1):
+        for _ in range(self._number + 1):
             _read(self._own)
             self._meet()
             began = time.perf_counter()
@@ -78,8 +78,9 @@ def _read(pipe: int) -> None:
     os.read(pipe, 1)
 
 
-def measured(folder: str, job: int) -> Seconds:
-    """Return the seconds of a call, as the host sees it, or of a step, by program and turn.
+def measured(folder: str, job: int, number: int) -> Seconds:
+    """Return the seconds of a call, as the host sees it, or of a step, by program and turn, of
+    which there are so many.
 
     To run on a rank that has no process group.
     """
@@ -87,7 +88,7 @@ def measured(folder: str, job: int) -> Seconds:
     _stay_on(rank * CORES, ranks * CORES)
     device = join()
     small, large = (torch.ones(size, device=device) for size in (1, 1 << 18))
-    turns = Turns(folder, job, torch.ones(1, device=device))
+    turns = Turns(folder, job, number, torch.ones(1, device=device))
     found = {
         "all_reduce of 4 B": turns.seconds(lambda: dist.all_reduce(small), CALLS),
         "all_reduce of 1 MB": turns.seconds(lambda: dist.all_reduce(large), CALLS // 4),
@@ -153,22 +154,27 @@ def run(machine: Machine, nproc: int) -> Iterator[Result]:
     what = f"the same calls and steps by torchrun and by Lockstep, by turns, on {nproc} ranks"
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as folder:
-            seconds = _start(folder, nproc, programs=6 if machine.gpus else 2)
+            seconds = by_turns(folder, nproc, TURNS, programs=6 if machine.gpus else 2)
         for job, of_job in zip(JOBS, seconds, strict=True):
             found[job].append(of_job)
         yield Result(f"recording/{where}.json", what, {"unit": "seconds, of rank 0", **found})
 
 
-def _start(folder: str, nproc: int, programs: int) -> list[Seconds]:
-    """Start the jobs, and give each its turns of all programs; return what each has found."""
+def by_turns(folder: str, nproc: int, turns: int, programs: int) -> list[Seconds]:
+    """Start the jobs, and give each its turns of all programs; return what each has found.
+
+    folder: an empty one. programs: of `measured`, 2 on the CPU and 6 on GPUs.
+    """
     paths = [Path(folder, name) for name in (*map(str, range(len(JOBS))), DONE)]
     for path in paths:
         os.mkfifo(path)
     *pipes, done = (os.open(path, os.O_RDWR) for path in paths)
     module = [sys.executable, "-m", "experiments.recording", folder]
-    jobs = [subprocess.Popen([*module, str(job), str(nproc)]) for job in range(len(JOBS))]
+    jobs = [
+        subprocess.Popen([*module, str(job), str(turns), str(nproc)]) for job in range(len(JOBS))
+    ]
     try:
-        for _ in range(programs * (TURNS + 1)):
+        for _ in range(programs * (turns + 1)):
             for pipe in random.sample(pipes, len(pipes)):
                 os.write(pipe, bytes(nproc))
                 _read(done)
@@ -199,16 +205,16 @@ def compared(found: dict[str, list[Seconds]]) -> dict[str, tuple[float, float, f
 EXPERIMENT = Experiment(
     "recording",
     "what the record of calls costs a program, beside torchrun",
-    minutes=5,
+    minutes=8,
     run=run,
     gpus=False,
     writes={"recording/*.json": ("unit", *JOBS)},
 )
 
 
-def main(folder: str, job: str, nproc: str = "") -> None:
+def main(folder: str, job: str, turns: str, nproc: str = "") -> None:
     """Start the ranks of a job, or run as one of torchrun's; write what rank 0 has found."""
-    name, what = JOBS[int(job)], (folder, int(job))
+    name, what = JOBS[int(job)], (folder, int(job), int(turns))
     if nproc and name != "Lockstep":
         by_torchrun("experiments.recording", *what, nproc=int(nproc))
     elif nproc:
