@@ -255,6 +255,26 @@ def test_a_call_that_pytorch_refuses_is_over():
         assert all(call.end for call in calls)
 
 
+def _call_itself(name):
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    x = torch.ones(1)
+
+    def endless():
+        dist.barrier(alone) if name == "barrier" else dist.all_reduce(x, group=alone)
+        endless()
+
+    with pytest.raises(RecursionError):
+        endless()
+    dist.all_reduce(x)
+    return x.item()
+
+
+@pytest.mark.parametrize("name", ["barrier", "all_reduce"])
+def test_a_program_that_is_as_deep_as_python_lets_it_be_is_told_so_and_goes_on(name):
+    job = lockstep.torchrun(_call_itself, name, nproc_per_node=2, backend="gloo", show=False)
+    assert job.results == [2.0, 2.0]
+
+
 def _part():
     dist.all_reduce(x := torch.ones(1))
     dist.all_reduce(x) if dist.get_rank() == 0 else dist.recv(x, 0)

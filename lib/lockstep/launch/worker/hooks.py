@@ -190,7 +190,7 @@ def _comes_from_outside(error: Exception) -> bool:
     return False
 
 
-_MAY_BE_OURS = frozenset({"builtins", "struct", "msgspec", "torch"})
+_MAY_BE_OURS = frozenset({"builtins", "ctypes", "struct", "msgspec", "torch"})
 
 
 def _codes_of_handlers() -> set[CodeType]:
@@ -551,7 +551,11 @@ def _method(name: str, operation: _Operation) -> Callable[..., Any]:
                 raise
             finally:
                 here.is_caught = False
-            here.blocking = work, operation.begun(recorder, group, args, at)
+            try:
+                here.blocking = work, operation.begun(recorder, group, args, at)
+            except RecursionError:  # the program will see it, too: after a call, or in the next
+                recorder.doubt()
+                raise
             return work
         if _nccl is not None and safely(_is_nccls, group, args, more):
             if _unnamed:
