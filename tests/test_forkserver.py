@@ -27,7 +27,8 @@ def cell(body: str, flags: str = "") -> str:
 
 
 LIB = str(Path(lockstep.__file__).parents[1])
-READY = "print('ready', os.getpid(), flush=True)\n"
+# By one call of write: ranks have `python -u`, where print writes each of its arguments alone.
+READY = "print(f'ready {os.getpid()}')\n"
 ENOUGH = 6  # seconds: a time limit before which ranks have begun, on a busy machine, too
 
 
