@@ -412,6 +412,7 @@ def test_a_recording_is_replaced_as_a_whole_or_not_at_all(tmp_path):
     assert [entry["what"] for entry in entries(tmp_path)] == ["new", "new"]
 
 
+@pytest.mark.more
 def test_ranks_of_pytorch_that_fail_fail_the_experiment():
     with pytest.raises(
         ExperimentFailed, match=r"torchrun ended lockstep\.nothing with exit code 1"
@@ -701,6 +702,7 @@ def test_the_table_of_the_course_has_a_column_for_each_machine(tmp_path, monkeyp
     )
 
 
+@pytest.mark.more
 def test_a_lab_is_recorded_anew_beside_the_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data, name = tmp_path / "data", "course/cpu-x2/{}.json"
@@ -773,6 +775,7 @@ def test_a_reserve_is_timed_under_gloo():
     assert all(found[way]["cell"] > 0 for way in reserve.WAYS)
 
 
+@pytest.mark.more
 def test_the_cost_of_the_record_is_measured_by_turns(tmp_path):
     jobs = recording.by_turns(str(tmp_path), 2, turns=1, programs=2)
     found = {job: [seconds] for job, seconds in zip(recording.JOBS, jobs, strict=True)}

@@ -83,6 +83,7 @@ CHECKS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("name", ["ddp", "tensor-parallel"])
 def test_calls_and_bytes_of_a_program_that_runs_now(name: str, tmp_path: Path) -> None:
     traces, facts = known.record(name, 2)

@@ -129,6 +129,7 @@ def _png(
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.image import imsave
 
     ink, paper = _THEMES[theme]["ink"], _THEMES[theme]["paper"]
     width, height = size
@@ -144,14 +145,14 @@ def _png(
         draw(canvas)
         canvas.supxlabel(said, x=0.995, ha="right", fontsize=9)
         words = f"{alt} {stamp}"
+        canvas.set_dpi(sharpness * _DPI)
+        agg.draw()  # savefig would draw twice
         if sharpness > 1:
-            canvas.set_dpi(sharpness * _DPI)
-            agg.draw()
             return _indexed(agg.buffer_rgba(), words)
         file = io.BytesIO()
         # Without matplotlib's own metadata the picture is the same bytes at each execution.
         metadata = {"Software": None, "Description": words}
-        canvas.savefig(file, format="png", dpi=_DPI, metadata=metadata)
+        imsave(file, agg.buffer_rgba(), format="png", dpi=_DPI, metadata=metadata)
     return file.getvalue()
 
 
