@@ -151,7 +151,7 @@ def _png(
             return _indexed(agg.buffer_rgba(), words)
         file = io.BytesIO()
         # Without matplotlib's own metadata the picture is the same bytes at each execution.
-        metadata = {"Software": None, "Description": words}
+        metadata: Any = {"Software": None, "Description": words}
         imsave(file, agg.buffer_rgba(), format="png", dpi=_DPI, metadata=metadata)
     return file.getvalue()
 
