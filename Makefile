@@ -38,10 +38,9 @@ labs: setup  ## copy the labs to my-lockstep/ once (DIR=...: elsewhere), and ope
 # WORKERS tests at a time, two more than a small machine has cores: most wait for ranks, which they
 # start themselves.
 test: lint  ## check style and types, then test the labs and the package: 14 minutes on 2 cores
-	$(BIN)/python tests/browser.py
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder
 
-test-more: tools  ## test further notebooks, JupyterLab in a browser, reports, several nodes, recorders
+test-more: tools  ## test further notebooks, what a browser shows, reports, several nodes, recorders
 	$(BIN)/python tests/browser.py
 	$(BIN)/pytest -n $(WORKERS) --no-loadscope-reorder -m "more and not long"
 

@@ -1,6 +1,6 @@
 """JupyterLab as a learner sees it: its server, a Chromium, and what is wrong on a page.
 
-`python tests/browser.py` gets a Chromium where there is none; `make test` begins with that.
+`python tests/browser.py` gets a Chromium where there is none; `make test-more` begins with that.
 """
 
 from __future__ import annotations

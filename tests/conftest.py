@@ -7,6 +7,8 @@ from typing import Any
 import lockstep.author.fast_nbformat  # noqa: F401 - before a test imports nbformat, slowly
 import pytest
 from kernel import Kernel, Reply
+from playing import browsing
+from playwright.sync_api import BrowserContext
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 # These take minutes. Begun last, one worker would be at them when others have nothing to do. Files
@@ -19,7 +21,8 @@ FIRST = (
     "test_failures",
     "test_families",
 )
-# Whole systems around the course, for `make test-more`; besides them tests marked so.
+# Whole systems around the course, for `make test-more`; besides them tests marked so, and those that
+# need a browser.
 MORE = (
     *("axe", "bench", "browser", "elastic", "kills", "nodes", "report", "sandbox", "screenshots"),
     *("touched", "trace_perfetto"),
@@ -41,7 +44,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.stem.removeprefix("test_") in MORE:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.path.stem.removeprefix("test_") in MORE or "context" in fixtures:
             item.add_marker("more")
     if config.args_source is not config.ArgsSource.ARGS:
         items.sort(key=lambda item: FIRST.index(item.path.stem) if item.path.stem in FIRST else 99)
@@ -67,6 +71,13 @@ def only_what_executes_turns_it_off(
     """Where it is tested that `lockstep run` stores nothing, it has to see to that itself."""
     if request.module.__name__ == "test_execute":
         monkeypatch.delenv("LOCKSTEP_PROGRESS")
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[BrowserContext]:
+    """A browser's, for `make test-more`."""
+    with browsing() as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

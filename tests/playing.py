@@ -94,9 +94,10 @@ class Opened:
 
 @contextmanager
 def browsing(**options: Any) -> Iterator[playwright.BrowserContext]:
+    """Return a browser's context, 1024 × 600 unless `options` say another viewport."""
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium(), args=["--disable-gpu"])
         try:
-            yield browser.new_context(viewport={"width": 1024, "height": 600}, **options)
+            yield browser.new_context(**{"viewport": {"width": 1024, "height": 600}, **options})
         finally:
             browser.close()

@@ -8,7 +8,6 @@ from lockstep.author import claims
 from lockstep.author.source import read
 from lockstep.base.provenance import Provenance
 from lockstep.course.syllabus import LABS
-from playing import browsing
 
 ROOT = Path(__file__).parents[1]
 STAMPS = [Provenance("live", "4 ranks · gloo"), Provenance("recorded", "an H200")]
@@ -122,11 +121,10 @@ def test_there_are_enough_claims_and_a_third_of_them_hold():
     assert all(one.stamps and one.because for one in found)
 
 
-def test_a_claim_fits_into_a_narrow_window():
+def test_a_claim_fits_into_a_narrow_window(context):
     long = "torch.distributed._functional_collectives.all_reduce_coalesced_and_wait_tensor" * 2
     shown = claim("x", guess="holds", verdict="holds", because=long, stamp=STAMPS)
-    with browsing() as context:
-        page = context.new_page()
-        page.set_viewport_size({"width": 420, "height": 600})
-        page.set_content(shown._repr_mimebundle_()["text/html"])
-        assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    page = context.new_page()
+    page.set_viewport_size({"width": 420, "height": 600})
+    page.set_content(shown._repr_mimebundle_()["text/html"])
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420

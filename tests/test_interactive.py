@@ -22,7 +22,7 @@ from lockstep.figures.widget import BROWSER, FILES, Playable, reply
 from lockstep.models import cost, experts, ladder, pipeline
 from lockstep.models.overlap import buckets
 from lockstep.models.rounds import ring
-from playing import Opened, browsing
+from playing import Opened
 
 LINE = cost.Line(10e-6, 1 / 100e9)
 NASTY = "</script><img src=x onerror=alert(1)>"
@@ -549,12 +549,6 @@ def test_no_line_is_drawn_of_what_is_no_number() -> None:
 
 
 # ── In a browser ─────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def context() -> Iterator[playwright.BrowserContext]:
-    with browsing() as made:
-        yield made
 
 
 def test_each_file_of_the_browser_imports_what_it_calls_from_files_before_it() -> None:

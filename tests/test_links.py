@@ -1,5 +1,6 @@
 """Links in and between notebooks, which the build makes."""
 
+import functools
 import re
 
 import nbformat
@@ -10,11 +11,12 @@ from lockstep.course.syllabus import LABS
 from test_labs import NOTEBOOKS, SOURCES, names
 
 LINK = re.compile(r"\]\((?P<file>[\w./]+\.ipynb)?(?:#cell-id=(?P<cell>[\w-]+))?\)")
+labs_of, solutions_of = functools.cache(build.labs), functools.cache(build.solutions)
 FILES = [links.file_name(lab) for lab in LABS]
 
 
 @pytest.mark.parametrize(("source", "name"), NOTEBOOKS, ids=names)
-@pytest.mark.parametrize(("folder", "form"), [("labs", build.labs), ("solutions", build.solutions)])
+@pytest.mark.parametrize(("folder", "form"), [("labs", labs_of), ("solutions", solutions_of)])
 def test_every_link_leads_to_a_file_or_a_cell_that_is_there(source, name, folder, form) -> None:
     cells = form(source)[name].cells
     texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
@@ -32,7 +34,7 @@ def test_every_link_leads_to_a_file_or_a_cell_that_is_there(source, name, folder
 @pytest.mark.parametrize("at", range(len(LABS)), ids=FILES)
 def test_title_and_end_lead_to_the_notebooks_beside(at: int) -> None:
     beside = [*LABS[max(at - 1, 0) : at], *LABS[at + 1 : at + 2]]
-    found = build.labs(SOURCES[at])
+    found = labs_of(SOURCES[at])
     for name, notebook in found.items():
         texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
         others = [f"{one}.ipynb" for one in found if one != name]

@@ -15,7 +15,7 @@ from lockstep.base.provenance import simulated
 from lockstep.figures.memory_over_time import MOST_DRAWN, MOST_GROUPS
 from lockstep.figures.widget import reply
 from lockstep.trace.read.memory_snapshot import Memory, memory
-from playing import Opened, browsing
+from playing import Opened
 from test_axe import PAGES, violations
 
 MIB = 1 << 20
@@ -157,12 +157,6 @@ def test_a_notebook_gets_the_widget_and_below_it_what_stays(
 
 
 # ── In a browser ─────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def context() -> Iterator[playwright.BrowserContext]:
-    with browsing() as made:
-        yield made
 
 
 class Seen(Opened):

@@ -20,7 +20,6 @@ import playwright.sync_api as playwright
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lockstep.author.screenshots import chromium
 from lockstep.base.provenance import Provenance, simulated
 from lockstep.base.style import GROUPS
 from lockstep.timeline import Timeline, page
@@ -513,10 +512,8 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def context() -> Iterator[playwright.BrowserContext]:
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium(), args=["--disable-gpu"])
-        yield browser.new_context(viewport={"width": 1200, "height": 900})
-        browser.close()
+    with browsing(viewport={"width": 1200, "height": 900}) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,9 @@ def test_it_mostly_tells():
     assert sum(one.chance is not None for one in found) > 0.95 * PAIRS
 
 
-@pytest.mark.parametrize("steps", [30, 31, 32, 40, 64, 100])
+@pytest.mark.parametrize(
+    "steps", [30, 32, *(pytest.param(n, marks=pytest.mark.long) for n in (31, 40, 64, 100))]
+)
 def test_five_percent_more_is_found_in_nine_pairs_of_ten_of_thirty_steps(steps):
     found = judged("steps", noises.pair(noises.recorded, steps, times=1.05), noise.of_steps)
     assert alarms(found) >= 0.88 * PAIRS
@@ -82,7 +84,8 @@ def test_five_percent_more_is_found_among_spikes_in_every_tenth_step():
 
 
 @pytest.mark.parametrize(
-    ("share", "least"), [pytest.param(5, 0.9, id="5 %"), pytest.param(10, 0.98, id="10 %")]
+    ("share", "least"),
+    [pytest.param(5, 0.9, id="5 %"), pytest.param(10, 0.98, id="10 %", marks=pytest.mark.long)],
 )
 def test_power_does_not_fall_with_more_repeats(share, least):
     draws = partial(noises.pair, noises.of_repeats, times=1 + share / 100)
