@@ -21,8 +21,7 @@ FIRST = (
     "test_failures",
     "test_families",
 )
-# Whole systems around the course, for `make test-more`; besides them tests marked so, and those that
-# need a browser.
+# Whole systems, for `make test-more`; so are tests that are marked, and those in a browser.
 MORE = (
     *("axe", "bench", "browser", "elastic", "kills", "nodes", "report", "sandbox", "screenshots"),
     *("touched", "trace_perfetto"),

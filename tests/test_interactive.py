@@ -5,7 +5,6 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 

@@ -45,6 +45,7 @@ from lockstep.trace import Collective, Kind, Lane, Slice, Trace, TraceError
 from lockstep.trace.slices import NONE
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
+from playing import browsing
 
 MODEL = simulated("two streams")
 NASTY = "</script><img src=x onerror=alert(1)>$x_1$"
