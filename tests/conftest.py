@@ -23,8 +23,8 @@ FIRST = (
 )
 # Whole systems, for `make test-more`; so are tests that are marked, and those in a browser.
 MORE = (
-    *("axe", "bench", "browser", "elastic", "endings", "environment", "kills", "nodes", "preflight"),
-    *("report", "reserve", "sandbox", "screenshots", "touched", "trace_perfetto"),
+    *("axe", "bench", "browser", "elastic", "endings", "environment", "kills", "nodes"),
+    *("preflight", "report", "reserve", "sandbox", "screenshots", "touched", "trace_perfetto"),
     *(f"experiments_{name}" for name in ("data_parallel", "faults", "foreign", "graphs")),
     "experiments_tensor_parallel",
 )
