@@ -85,6 +85,29 @@ def on(gpus: int, what, *args, show: bool = False):
     return torchrun(what, *args, nproc_per_node=gpus, backend="nccl", show=show)
 
 
+def test_more_ranks_than_gpus_compute_on_the_cpu_whatever_pytorch_prefers(gpus):
+    """The mesh that fully_shard makes by itself, and PowerSGD's hook, take a GPU that they see."""
+
+    def sharded_and_compressed():
+        import torch
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power
+        from torch.distributed.fsdp import fully_shard
+        from torch.nn.parallel import DistributedDataParallel
+
+        x, model = torch.ones(4, 64), torch.nn.Linear(64, 64)
+        fully_shard(model)
+        model(x).sum().backward()
+        ddp = DistributedDataParallel(torch.nn.Linear(64, 64))
+        state = power.PowerSGDState(None, 1, start_powerSGD_iter=2)
+        ddp.register_comm_hook(state, power.powerSGD_hook)
+        for _ in range(4):
+            ddp(x).sum().backward()
+        return model.weight.grad.device.type, ddp.module.weight.grad.device.type
+
+    job = torchrun(sharded_and_compressed, nproc_per_node=gpus + 1, show=False)
+    assert job.results == [("cpu", "cpu")] * (gpus + 1)
+
+
 def test_a_traced_job_that_only_uses_the_cpu_says_so(gpus):
     """PyTorch's profiler makes a context on a GPU that is there; nothing was computed on it."""
     job = torchrun(lambda: 1, nproc_per_node=2, backend="gloo", trace=True, show=False)

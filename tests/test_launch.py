@@ -90,6 +90,26 @@ def test_that_gpus_are_too_few_is_said_of_ranks_with_a_group_alone(monkeypatch):
     assert launch(dist.is_initialized, init=False).note == launch(by_itself).note == ""
 
 
+def test_ranks_that_are_on_the_cpu_as_gpus_are_too_few_see_none(monkeypatch):
+    """Unless their program says where it is: PyTorch's own defaults go to any GPU that it sees."""
+
+    def visible():
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def by_itself():
+        dist.init_process_group("gloo")
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("lockstep.launch.run.gpu_count", lambda: 1)
+    assert launch(visible).results == ["", ""]
+    assert launch(visible, env={"CUDA_VISIBLE_DEVICES": "3"}).results == ["3", "3"]
+    with lockstep.World(2) as world:
+        assert world.run(visible).results == ["", ""]
+    for job in launch(visible, backend="gloo"), launch(visible, init=False), launch(by_itself):
+        assert job.results == ["0", "0"]
+
+
 def test_failed_job_has_no_results():
     job = launch(int, "no number", may_fail=True)
     assert not job.ok and "ValueError: invalid literal" in job.report and job.device == "CPU"

@@ -23,6 +23,7 @@ class Plan:
 
     nproc: how many ranks. backend: of the default process group, None where the job makes its own.
     engine: what starts them. nodes: how many hosts. cell: the file name of the cell, for reports.
+    sees_gpus: False where ranks are on the CPU because GPUs are too few.
     """
 
     nproc: int
@@ -33,6 +34,7 @@ class Plan:
     asides: tuple[str, ...] = ()  # notes for the learner
     profiles: Path | None = None  # the folder with one profile a rank, where one was asked for
     logs: Path | None = None  # the folder with stdout and stderr, where they were asked for
+    sees_gpus: bool = True
     hidden: Set[int] = frozenset()  # ranks whose output and results are not shown
     folders: tuple[Any, ...] = field(default=(), repr=False)  # temporary: they go with the job
 

@@ -240,9 +240,10 @@ def torchrun(
     nproc_per_node: number of ranks, or "gpu" (one for each GPU), "cpu" (one for each core), "auto";
     "2,1" for two ranks on the first of other hosts and one on the second.
     timeout: seconds, None for no limit: ranks that can never go on are found without one.
-    backend: of the default process group: "gloo", "nccl", or "auto" (NCCL where there is a GPU for
-    each rank, else gloo). init: False leaves it to the function to make the group; a script, and a
-    function that names init_process_group, always does so itself.
+    backend: of the default process group: "gloo", "nccl", or "auto": NCCL where there is a GPU for
+    each rank, else gloo, where ranks see no GPU, so that PyTorch's defaults are the CPU's, too.
+    init: False leaves it to the function to make the group; a script, and a function that names
+    init_process_group, always does so itself.
     env: variables for the ranks. engine: "warm" (milliseconds) or "torchrun" (PyTorch's elastic
     agent; seconds), with max_restarts. may_fail: return a failed Job instead of raising.
     trace: record every rank with torch.profiler, for `lockstep.Trace.of(job)`; the folder in which
@@ -334,6 +335,7 @@ def _plan(options: Options, *, makes_group: bool = True, cell: str = "") -> Plan
         asides=tuple(filter(None, asides)),
         profiles=profiles,
         logs=logs,
+        sees_gpus=not (note and makes_group),
         hidden=options.logs.hidden(sum(each)),
         folders=tuple(folders),
     )
@@ -423,7 +425,9 @@ def _setting(plan: Plan, options: Options) -> Setting:
             "the current directory of this process no longer exists; os.chdir() to another"
         ) from None
     logs = None if plan.logs is None else options.logs
-    return Setting(options.env, directory, list(sys.path), logs, plan.logs)
+    # PyTorch would put on them what has no device of its own, such as the mesh of fully_shard.
+    unseen = {} if plan.sees_gpus else {"CUDA_VISIBLE_DEVICES": ""}
+    return Setting(unseen | {**options.env}, directory, list(sys.path), logs, plan.logs)
 
 
 _LOADS = "the first ranks of a kernel wait until PyTorch is loaded"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base.formatting import ranks_count
+from ..base.formatting import counted, ranks_count
 from .errors import LaunchError
 from .nodes.base import Hosts
 from .options import Options
@@ -76,5 +76,7 @@ def _backend(asked: str, nproc: int, hosts: Hosts) -> tuple[str, str]:
         )
     if gpus >= nproc:
         return "nccl", ""
-    few = {0: "", 1: f"{has} 1 GPU"}.get(gpus, f"{has} {gpus} GPUs")
-    return "gloo", few and f"{few}, fewer than the {nproc} ranks: they use gloo on the CPU"
+    if gpus == 0:
+        return "gloo", ""
+    few = f"{has} {counted(gpus, 'GPU')}, fewer than the {nproc} ranks"
+    return "gloo", f"{few}: they use gloo on the CPU, and see no GPU"
