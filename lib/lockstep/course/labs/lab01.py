@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from typing import Any
 
 from ...calls.record import Call
@@ -432,11 +433,16 @@ make_groups.shows("other-members", _other_members)
 # ── from_first ───────────────────────────────────────────────────────────────────────────────
 
 
+# Of new_group: an older PyTorch has no sort_ranks=False.
+_ALWAYS_SORTS = tuple(map(int, version("torch").split(".")[:2])) < (2, 13)
+
+
 def _from_the_first(answer: Any, x: Tensor, groups: Groups) -> Any:
     import torch
     import torch.distributed as dist
 
-    made = [dist.new_group(ranks, sort_ranks=False) for ranks in groups]
+    as_given: dict[str, Any] = {} if _ALWAYS_SORTS else {"sort_ranks": False}
+    made = [dist.new_group(ranks, **as_given) for ranks in groups]
     mine = next(at for at, ranks in enumerate(groups) if dist.get_rank() in ranks)
     given = make(x)
     returned = answer(given, made[mine])
@@ -450,7 +456,7 @@ def from_first(draw: random.Random) -> Iterator[Trial]:
     for nproc, count, dtype in zip(nprocs, (2, 3), ("float32", "int64"), strict=True):
         smallest = min(2, nproc // count)
         groups = _partition(draw, nproc, count, smallest)
-        if count == 2:  # as new_group has them, unless it is told not to sort
+        if count == 2 or _ALWAYS_SORTS:  # as new_group has them, unless it is told not to sort
             groups = [sorted(ranks) for ranks in groups]
         elif all(min(ranks) == ranks[0] for ranks in groups):
             groups = [ranks[::-1] for ranks in groups]
