@@ -11,7 +11,7 @@ from lockstep.author import build, execute
 from test_labs import ROOT, names, tags, text
 from traitlets.config import Config
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)  # on two busy cores, lab 05 compiles for minutes
 
 
 def executed(notebook: Path, folder: Path, **parameters):
